@@ -73,10 +73,10 @@ const MEASUREMENTS: [MeasureFn; 11] = [
 const MEASUREMENTS_PER_PLAN_TURN: usize = 4;
 
 /// Builds, measures and judges, and writes the report; a missed target is an error.
-pub(crate) fn run_bench(wish: BenchOptions) -> TaskResult {
+pub(crate) fn run_bench(options: BenchOptions) -> TaskResult {
     let mut report = BenchReport::default();
-    match wish.only_part {
-        None => measure_everything(wish, &mut report)?,
+    match options.only_part {
+        None => measure_everything(options, &mut report)?,
         Some(BenchPart::Evidence) => evidence::measure_evidence(&build::build_store_programs()?.evidence, &mut report)?,
         Some(BenchPart::Simulator) => {
             let mut simulator = SimulatorBench::new(build::build_simulation()?);
@@ -86,13 +86,13 @@ pub(crate) fn run_bench(wish: BenchOptions) -> TaskResult {
     }
     let text = report.to_json();
     std::fs::write(REPORT, &text).map_err(|error| TaskError::new(format!("cannot write `{REPORT}`: {error}")))?;
-    print!("{}", if wish.json { text } else { report.render_table() });
+    print!("{}", if options.json { text } else { report.render_table() });
     report.check_targets()
 }
 
 /// Measures all parts. Other load on the machine comes and goes within minutes. The workloads that depend most on shared caches run between
 /// the other parts, so that not all their turns fall into the same busy minute.
-fn measure_everything(wish: BenchOptions, report: &mut BenchReport) -> TaskResult {
+fn measure_everything(options: BenchOptions, report: &mut BenchReport) -> TaskResult {
     let programs = build::build_programs()?;
     let (mut planning, mut simulator) = (PlanningBench::NONE, SimulatorBench::new(build::build_simulation()?));
     child::run_for_json(&programs.decode, &["write", FLEET_DIRECTORY, FLEET_GUESTS])?;
@@ -105,7 +105,7 @@ fn measure_everything(wish: BenchOptions, report: &mut BenchReport) -> TaskResul
     }
     planning.add_targets(report);
     simulator.add_targets(report)?;
-    if wish.callgrind { count_instructions(&programs, report) } else { Ok(()) }
+    if options.callgrind { count_instructions(&programs, report) } else { Ok(()) }
 }
 
 /// Planning compared with a bare sorted merge, at two sizes.

@@ -129,14 +129,14 @@ fn render_table(rows: &[StageRow]) -> String {
     let mut table = String::new();
     let mut total = Duration::ZERO;
     for (name, end) in rows {
-        let (time, word) = match end {
+        let (time, outcome) = match end {
             StageEnd::Passed(time) => (*time, "passed"),
             StageEnd::Failed(time, _) => (*time, "FAILED"),
             StageEnd::NotRun => (Duration::ZERO, "not run"),
         };
         total += time;
         // Writing to a string cannot fail.
-        let _ = writeln!(table, "{name:<10} {:>6}  {word}", format_minutes(time));
+        let _ = writeln!(table, "{name:<10} {:>6}  {outcome}", format_minutes(time));
     }
     let _ = writeln!(table, "{:<10} {:>6}", "total", format_minutes(total));
     table

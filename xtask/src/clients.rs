@@ -33,20 +33,20 @@ pub(crate) fn check_clients() -> TaskResult {
 
 /// The first run of the playbook changes everything, the second one nothing.
 fn run_playbook_twice(labs: &[LabChild]) -> TaskResult {
-    let rooms: Vec<&Path> = labs.iter().map(LabChild::directory).collect();
-    shell::run_quietly(&mut ansible::playbook_command("declared.yml", &rooms, &json!({ "again": false }))?)?;
-    shell::run_quietly(&mut ansible::playbook_command("declared.yml", &rooms, &json!({ "again": true }))?)?;
-    shell::run_quietly(&mut ansible::playbook_command("verbs.yml", &rooms, &json!({}))?)
+    let directories: Vec<&Path> = labs.iter().map(LabChild::directory).collect();
+    shell::run_quietly(&mut ansible::playbook_command("declared.yml", &directories, &json!({ "again": false }))?)?;
+    shell::run_quietly(&mut ansible::playbook_command("declared.yml", &directories, &json!({ "again": true }))?)?;
+    shell::run_quietly(&mut ansible::playbook_command("verbs.yml", &directories, &json!({}))?)
 }
 
 fn start_lab(flavour: &str) -> Result<LabChild, TaskError> {
-    let room = make_lab_directory(flavour)?;
-    LabChild::start(shell::built_command("converger", &[]), &[WORLD, "--flavour", flavour], &room, LabTime::PerRequest)
+    let directory = make_lab_directory(flavour)?;
+    LabChild::start(shell::built_command("converger", &[]), &[WORLD, "--flavour", flavour], &directory, LabTime::PerRequest)
 }
 
 /// An empty directory, because leftovers of an earlier run could mislead the clients.
 fn make_lab_directory(flavour: &str) -> Result<PathBuf, TaskError> {
-    let room = Path::new(WORK_DIRECTORY).join(format!("pve{flavour}"));
-    let emptied = if room.exists() { fs::remove_dir_all(&room) } else { Ok(()) };
-    emptied.map(|()| room.clone()).map_err(|error| TaskError::new(format!("cannot empty `{}`: {error}", room.display())))
+    let directory = Path::new(WORK_DIRECTORY).join(format!("pve{flavour}"));
+    let emptied = if directory.exists() { fs::remove_dir_all(&directory) } else { Ok(()) };
+    emptied.map(|()| directory.clone()).map_err(|error| TaskError::new(format!("cannot empty `{}`: {error}", directory.display())))
 }

@@ -63,19 +63,19 @@ impl CrashOptions {
 
     /// Parses the arguments after `crash`.
     pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
-        let mut wish = Self { binary: CrashBinary::Release, extent: PointSelection::All, seed: Self::DEFAULT_SEED };
+        let mut options = Self { binary: CrashBinary::Release, extent: PointSelection::All, seed: Self::DEFAULT_SEED };
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             match *argument {
-                "--ci" => wish.binary = CrashBinary::Ci,
-                "--debug" => wish.binary = CrashBinary::Debug,
-                "--sample" => wish.extent = PointSelection::Sample(arguments.next()?.parse().ok().filter(|count| *count > 0)?),
-                "--point" => wish.extent = PointSelection::One(arguments.next()?.parse().ok()?),
-                "--seed" => wish.seed = arguments.next()?.parse().ok()?,
+                "--ci" => options.binary = CrashBinary::Ci,
+                "--debug" => options.binary = CrashBinary::Debug,
+                "--sample" => options.extent = PointSelection::Sample(arguments.next()?.parse().ok().filter(|count| *count > 0)?),
+                "--point" => options.extent = PointSelection::One(arguments.next()?.parse().ok()?),
+                "--seed" => options.seed = arguments.next()?.parse().ok()?,
                 _ => return None,
             }
         }
-        Some(wish)
+        Some(options)
     }
 }
 
@@ -91,31 +91,31 @@ pub(crate) fn run_ci_sample() -> TaskResult {
 }
 
 /// Plays the crashes, prints the result and writes the report; a violation is an error.
-pub(crate) fn run_crashes(wish: CrashOptions) -> TaskResult {
-    let converger = build_program(wish.binary)?;
+pub(crate) fn run_crashes(options: CrashOptions) -> TaskResult {
+    let converger = build_program(options.binary)?;
     let workers = thread::available_parallelism().map_or(2, usize::from) * WORKERS_PER_CORE;
-    let stages: Vec<CrashSandbox> = (0..workers)
+    let sandboxes: Vec<CrashSandbox> = (0..workers)
         .map(|number| CrashSandbox::new(&converger, &Path::new(WORK_DIRECTORY).join(number.to_string())))
         .collect::<Result<_, _>>()?;
     let mut calls = CallCoverage::default();
-    let (points, twice) = match wish.extent {
+    let (points, twice) = match options.extent {
         PointSelection::One(point) => (vec![point], Vec::new()),
         PointSelection::All | PointSelection::Sample(_) => {
-            let points = points::shuffle_points(find_all_points(&stages, &mut calls)?, wish.seed);
-            let twice = points::shuffle_points(find_recovery_points(&stages, &points)?, wish.seed);
+            let points = points::shuffle_points(find_all_points(&sandboxes, &mut calls)?, options.seed);
+            let twice = points::shuffle_points(find_recovery_points(&sandboxes, &points)?, options.seed);
             (points, twice)
         }
     };
-    eprintln!("{} points, {} of recoveries; seed {}", points.len(), twice.len(), wish.seed);
-    let enough = if let PointSelection::Sample(count) = wish.extent { count } else { usize::MAX };
-    let mut rows = play_points(&stages, &points, &InjectedFault::ALL, enough)?;
-    rows.extend(play_points(&stages, &twice, &InjectedFault::ALL, enough / RECOVERY_SHARE)?);
-    let (rows, replayed) = replay_slow(&stages, rows)?;
+    eprintln!("{} points, {} of recoveries; seed {}", points.len(), twice.len(), options.seed);
+    let enough = if let PointSelection::Sample(count) = options.extent { count } else { usize::MAX };
+    let mut rows = play_points(&sandboxes, &points, &InjectedFault::ALL, enough)?;
+    rows.extend(play_points(&sandboxes, &twice, &InjectedFault::ALL, enough / RECOVERY_SHARE)?);
+    let (rows, replayed) = replay_slow(&sandboxes, rows)?;
     let known = points.len() + twice.len();
-    let report = CrashReport::new(wish.seed, known, rows).with_calls(calls).with_replayed(replayed);
+    let report = CrashReport::new(options.seed, known, rows).with_calls(calls).with_replayed(replayed);
     report.write_file()?;
     print!("{}", report.render_text());
-    report.check(match wish.extent {
+    report.check(match options.extent {
         PointSelection::Sample(count) => count,
         PointSelection::One(_) => 1,
         // The calls of a run vary a little from run to run, but a sweep that hits far fewer points than it knows proves nothing.
@@ -146,8 +146,8 @@ fn copy_program(program: &Path) -> Result<PathBuf, TaskError> {
 }
 
 /// All points, counted by runs without faults, and how many of the calls they cover.
-fn find_all_points(stages: &[CrashSandbox], calls: &mut CallCoverage) -> Result<Vec<CrashPoint>, TaskError> {
-    let counted = run_in_parallel(stages, &CrashRun::ALL, |stage, run| stage.count_points(*run), |_| false)?;
+fn find_all_points(sandboxes: &[CrashSandbox], calls: &mut CallCoverage) -> Result<Vec<CrashPoint>, TaskError> {
+    let counted = run_in_parallel(sandboxes, &CrashRun::ALL, |sandbox, run| sandbox.count_points(*run), |_| false)?;
     let mut points = Vec::new();
     for reached in counted {
         points.extend(&reached.points);
@@ -163,12 +163,12 @@ const RECOVERY_CRASHES: usize = 3;
 const RECOVERY_SHARE: usize = 5;
 
 /// All points in the recovery from some of these crashes: the first ones that leave something to recover.
-fn find_recovery_points(stages: &[CrashSandbox], points: &[CrashPoint]) -> Result<Vec<CrashPoint>, TaskError> {
+fn find_recovery_points(sandboxes: &[CrashSandbox], points: &[CrashPoint]) -> Result<Vec<CrashPoint>, TaskError> {
     let kills = points.iter().copied().filter(|point| point.fault == InjectedFault::Kill && point.site.memory == StateBefore::Kept);
     let kills: Vec<(usize, CrashPoint)> = kills.enumerate().collect();
-    let deaths = |stage: &CrashSandbox, (at, point): &(usize, CrashPoint)| Ok((*at, stage.count_recovery_points(*point)?));
+    let deaths = |sandbox: &CrashSandbox, (at, point): &(usize, CrashPoint)| Ok((*at, sandbox.count_recovery_points(*point)?));
     let is_enough = |found: &[(usize, Vec<CrashPoint>)]| found.iter().filter(|(_, deaths)| !deaths.is_empty()).count() >= RECOVERY_CRASHES;
-    let mut found = run_in_parallel(stages, &kills, deaths, is_enough)?;
+    let mut found = run_in_parallel(sandboxes, &kills, deaths, is_enough)?;
     // Workers finish the crashes that they have started, in any order.
     found.retain(|(_, deaths)| !deaths.is_empty());
     found.sort_by_key(|(at, _)| *at);
@@ -179,24 +179,24 @@ fn find_recovery_points(stages: &[CrashSandbox], points: &[CrashPoint]) -> Resul
 
 /// Plays points in order until enough were hit, with a minimum for each fault.
 fn play_points(
-    stages: &[CrashSandbox],
+    sandboxes: &[CrashSandbox],
     points: &[CrashPoint],
     faults: &[InjectedFault],
     enough: usize,
 ) -> Result<Vec<CrashRow>, TaskError> {
-    let play = |stage: &CrashSandbox, point: &CrashPoint| {
-        Ok(match stage.play_point(*point)? {
+    let play = |sandbox: &CrashSandbox, point: &CrashPoint| {
+        Ok(match sandbox.play_point(*point)? {
             PointOutcome::NotReached => CrashRow { point: *point, evidence: None },
             PointOutcome::Hit(evidence) => CrashRow { point: *point, evidence: Some(*evidence) },
         })
     };
-    run_in_parallel(stages, points, play, |rows: &[CrashRow]| {
-        let struck = rows.iter().filter(|row| row.evidence.is_some());
+    run_in_parallel(sandboxes, points, play, |rows: &[CrashRow]| {
+        let crashed = rows.iter().filter(|row| row.evidence.is_some());
         let of = |fault: InjectedFault| rows.iter().filter(|row| row.evidence.is_some() && row.point.last_fault() == fault).count();
         if rows.len().is_multiple_of(50) {
             eprintln!("  {} points", rows.len());
         }
-        struck.count() >= enough && faults.iter().all(|fault| of(*fault) >= enough / faults.len())
+        crashed.count() >= enough && faults.iter().all(|fault| of(*fault) >= enough / faults.len())
     })
 }
 
@@ -205,13 +205,13 @@ const REPLAYS_MAX: usize = 3;
 
 /// Plays points again, alone, whose only violation was a slow restart: other load can only add to its time, so the lowest counts. Returns
 /// how many there were.
-fn replay_slow(stages: &[CrashSandbox], mut rows: Vec<CrashRow>) -> Result<(Vec<CrashRow>, usize), TaskError> {
+fn replay_slow(sandboxes: &[CrashSandbox], mut rows: Vec<CrashRow>) -> Result<(Vec<CrashRow>, usize), TaskError> {
     let is_slow = |row: &CrashRow| row.evidence.as_ref().is_some_and(CrashEvidence::is_only_slow);
     let slow = rows.iter().filter(|row| is_slow(row)).count();
-    let Some(stage) = stages.first() else { return Ok((rows, 0)) };
+    let Some(sandbox) = sandboxes.first() else { return Ok((rows, 0)) };
     for row in rows.iter_mut().filter(|row| is_slow(row)) {
         for _ in 0..REPLAYS_MAX {
-            if let PointOutcome::Hit(evidence) = stage.play_point(row.point)? {
+            if let PointOutcome::Hit(evidence) = sandbox.play_point(row.point)? {
                 row.evidence = Some(*evidence);
             }
             if !is_slow(row) {
@@ -224,7 +224,7 @@ fn replay_slow(stages: &[CrashSandbox], mut rows: Vec<CrashRow>) -> Result<(Vec<
 
 /// Distributes the work over the sandboxes until all is done, it is enough, or something fails.
 fn run_in_parallel<T: Sync, R: Send>(
-    stages: &[CrashSandbox],
+    sandboxes: &[CrashSandbox],
     works: &[T],
     work: impl Fn(&CrashSandbox, &T) -> Result<R, TaskError> + Sync,
     is_enough: impl Fn(&[R]) -> bool + Sync,
@@ -241,10 +241,10 @@ fn run_in_parallel<T: Sync, R: Send>(
         done.as_ref().map_or(true, |rows| is_enough(rows))
     };
     thread::scope(|scope| {
-        for stage in stages {
+        for sandbox in sandboxes {
             scope.spawn(|| {
                 while let Some(own) = works.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if keep(work(stage, own)) {
+                    if keep(work(sandbox, own)) {
                         next.store(works.len(), Ordering::Relaxed);
                     }
                 }

@@ -38,9 +38,9 @@ fn write_plans() -> TaskResult {
 /// All artifacts of scenarios that were read without an error: those have an `expected.json`.
 fn list_scenario_documents() -> Result<Vec<String>, TaskError> {
     let listed = fs::read_dir("scenarios").map_err(|error| TaskError::new(format!("cannot list `scenarios`: {error}")))?;
-    let mut rooms: Vec<PathBuf> = listed.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
-    rooms.sort();
-    let read = rooms.iter().filter(|room| room.join("expected.json").exists());
-    let files = read.flat_map(|room| ["expected.json", "current.json", "desired.json"].map(|file| room.join(file)));
+    let mut directories: Vec<PathBuf> = listed.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
+    directories.sort();
+    let read = directories.iter().filter(|directory| directory.join("expected.json").exists());
+    let files = read.flat_map(|directory| ["expected.json", "current.json", "desired.json"].map(|file| directory.join(file)));
     Ok(files.filter(|file| file.exists()).map(|file| file.display().to_string()).collect())
 }

@@ -45,20 +45,20 @@ pub(crate) struct LabChild {
 impl LabChild {
     /// Starts `converger` (the command without arguments) with a world, and waits until it listens. It writes its connection files to
     /// `room`.
-    pub(crate) fn start(mut converger: Command, world: &[&str], room: &Path, time: LabTime) -> Result<Self, TaskError> {
-        let failed = |what: &str| TaskError::new(format!("the lab in `{}` {what}", room.display()));
-        fs::create_dir_all(room).map_err(|error| failed(&format!("has no directory: {error}")))?;
+    pub(crate) fn start(mut converger: Command, world: &[&str], directory: &Path, time: LabTime) -> Result<Self, TaskError> {
+        let failed = |what: &str| TaskError::new(format!("the lab in `{}` {what}", directory.display()));
+        fs::create_dir_all(directory).map_err(|error| failed(&format!("has no directory: {error}")))?;
         for old in LAB_FILES {
             // Files of another version of the lab would be refused as not its own.
-            let _ = fs::remove_file(room.join(old));
+            let _ = fs::remove_file(directory.join(old));
         }
-        converger.arg("lab").args(world).args(time.arguments()).args(["--port", "0", "--quiet", "--into"]).arg(room);
-        converger.arg("--record").arg(room.join(REQUEST_LOG_FILE)).stdout(Stdio::piped());
+        converger.arg("lab").args(world).args(time.arguments()).args(["--port", "0", "--quiet", "--into"]).arg(directory);
+        converger.arg("--record").arg(directory.join(REQUEST_LOG_FILE)).stdout(Stdio::piped());
         let mut child = converger.spawn().map_err(|error| failed(&format!("cannot be started: {error}")))?;
-        let said = child.stdout.take().map(BufReader::new);
-        let mut lines = said.into_iter().flat_map(|said| said.lines().map_while(Result::ok));
+        let reader = child.stdout.take().map(BufReader::new);
+        let mut lines = reader.into_iter().flat_map(|reader| reader.lines().map_while(Result::ok));
         let ready = lines.any(|line| line == READY_TEXT);
-        let lab = Self { child, directory: room.to_owned() };
+        let lab = Self { child, directory: directory.to_owned() };
         if ready { Ok(lab) } else { Err(failed("ended before it was ready; see its output above")) }
     }
 
@@ -155,8 +155,8 @@ mod tests {
     fn responses_are_documented_or_raw() {
         let of = |form: &str| json!({ "method": "GET", "path": "/x", "form": form });
         assert_eq!(check_all_documented(&[of("documented"), of("raw")]), Ok(()));
-        for strange in [of("unchecked"), of("data: `status` is missing"), json!({})] {
-            assert!(check_all_documented(&[of("documented"), strange.clone()]).is_err(), "{strange}");
+        for unexpected in [of("unchecked"), of("data: `status` is missing"), json!({})] {
+            assert!(check_all_documented(&[of("documented"), unexpected.clone()]).is_err(), "{unexpected}");
         }
         assert!(check_all_documented(&[of("raw")]).is_err(), "nothing was checked");
     }

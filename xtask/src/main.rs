@@ -92,7 +92,7 @@ fn parse_command(arguments: &[&str]) -> Option<XtaskCommand> {
 
 fn parse_bench_options(arguments: &[&str]) -> Option<bench::BenchOptions> {
     let known = arguments.iter().all(|argument| ["--json", "--callgrind", "--evidence", "--simulator"].contains(argument));
-    let has = |wish| arguments.contains(&wish);
+    let has = |flag| arguments.contains(&flag);
     let only = match (has("--evidence"), has("--simulator")) {
         (true, true) => return None,
         (true, false) => Some(bench::BenchPart::Evidence),
@@ -115,10 +115,10 @@ fn run_command(task: XtaskCommand) -> TaskResult {
         XtaskCommand::TightenLimits => tidy::tighten_limits(),
         XtaskCommand::WriteDocs => docs::write_pages(),
         XtaskCommand::CheckDocs => docs::check_docs(),
-        XtaskCommand::Bench(wish) => bench::run_bench(wish),
-        XtaskCommand::Crash(wish) => crash::run_crashes(wish),
+        XtaskCommand::Bench(options) => bench::run_bench(options),
+        XtaskCommand::Crash(options) => crash::run_crashes(options),
         XtaskCommand::Evidence => evidence::run_evidence_tests(),
-        XtaskCommand::Simulate(wish) => simulate::run_simulation(wish),
+        XtaskCommand::Simulate(options) => simulate::run_simulation(options),
     }
 }
 

@@ -64,9 +64,9 @@ pub(crate) fn run_ci_stage() -> TaskResult {
 }
 
 /// Runs the schedules; a violated invariant, or an event that never happened, is an error.
-pub(crate) fn run_simulation(wish: SimulateOptions) -> TaskResult {
+pub(crate) fn run_simulation(options: SimulateOptions) -> TaskResult {
     shell::run_visibly(&mut shell::cargo_command(&["build", "--workspace", "--all-features", "--profile", "ci", "--example", "simulate"]))?;
-    let arguments = wish.to_arguments();
+    let arguments = options.to_arguments();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     shell::run_visibly(&mut shell::built_command("examples/simulate", &arguments))
 }

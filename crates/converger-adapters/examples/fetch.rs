@@ -41,30 +41,30 @@ struct FetchedAnswer<T> {
 
 fn main() -> FetchResult<()> {
     let mut arguments = std::env::args().skip(1);
-    let room = PathBuf::from(arguments.next().ok_or("which directory?")?);
+    let directory = PathBuf::from(arguments.next().ok_or("which directory?")?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let said = match arguments.next().as_deref() {
-        Some("desired") => runtime.block_on(print_desired(&room))?,
+    let output = match arguments.next().as_deref() {
+        Some("desired") => runtime.block_on(print_desired(&directory))?,
         Some("lists") => {
             let count = arguments.next().ok_or("how many?")?.parse()?;
-            runtime.block_on(fetch_lists(&room, count))?
+            runtime.block_on(fetch_lists(&directory, count))?
         }
-        _ => runtime.block_on(fetch_reading(&room))?,
+        _ => runtime.block_on(fetch_reading(&directory))?,
     };
-    println!("{said}");
+    println!("{output}");
     Ok(())
 }
 
-async fn fetch_reading(room: &Path) -> FetchResult<Value> {
-    let lab = LabEndpoint::open(room)?;
+async fn fetch_reading(directory: &Path) -> FetchResult<Value> {
+    let lab = LabEndpoint::open(directory)?;
     let before: FetchedAnswer<Vec<Value>> = serde_json::from_slice(&lab.get("cluster/status").await?)?;
     let rows: FetchedAnswer<Vec<FetchedRow>> = serde_json::from_slice(&lab.get("cluster/resources?type=vm").await?)?;
     let after: FetchedAnswer<Vec<Value>> = serde_json::from_slice(&lab.get("cluster/status").await?)?;
     Ok(json!({ "guests": rows.data.len(), "nodes": before.data.len().max(after.data.len()) }))
 }
 
-async fn fetch_lists(room: &Path, count: u32) -> FetchResult<Value> {
-    let lab = LabEndpoint::open(room)?;
+async fn fetch_lists(directory: &Path, count: u32) -> FetchResult<Value> {
+    let lab = LabEndpoint::open(directory)?;
     let mut bytes = 0;
     for _ in 0..count {
         bytes = lab.get("cluster/resources?type=vm").await?.len();
@@ -72,8 +72,8 @@ async fn fetch_lists(room: &Path, count: u32) -> FetchResult<Value> {
     Ok(json!({ "bytes": bytes }))
 }
 
-async fn print_desired(room: &Path) -> FetchResult<Value> {
-    let lab = LabEndpoint::open(room)?;
+async fn print_desired(directory: &Path) -> FetchResult<Value> {
+    let lab = LabEndpoint::open(directory)?;
     let rows: FetchedAnswer<Vec<FetchedRow>> = serde_json::from_slice(&lab.get("cluster/resources?type=vm").await?)?;
     // A guest that is neither running nor stopped cannot be declared in its current state.
     let settled = rows.data.iter().filter(|row| matches!(row.status.as_str(), "running" | "stopped"));
@@ -89,13 +89,13 @@ struct LabEndpoint {
 }
 
 impl LabEndpoint {
-    fn open(room: &Path) -> FetchResult<Self> {
-        let told: Value = serde_json::from_slice(&fs::read(room.join("lab.json"))?)?;
-        let text = |pointer: &str| told.pointer(pointer).and_then(Value::as_str).ok_or(format!("lab.json has no {pointer}"));
-        let port = told.pointer("/nodes/0/port").ok_or("lab.json has no port")?;
-        let secret = fs::read_to_string(room.join(text("/token/secret/file")?))?;
+    fn open(directory: &Path) -> FetchResult<Self> {
+        let lab_file: Value = serde_json::from_slice(&fs::read(directory.join("lab.json"))?)?;
+        let text = |pointer: &str| lab_file.pointer(pointer).and_then(Value::as_str).ok_or(format!("lab.json has no {pointer}"));
+        let port = lab_file.pointer("/nodes/0/port").ok_or("lab.json has no port")?;
+        let secret = fs::read_to_string(directory.join(text("/token/secret/file")?))?;
         let client =
-            reqwest::Client::builder().tls_backend_preconfigured(tls_config(&room.join("ca.pem"))?).http1_only().no_proxy().build()?;
+            reqwest::Client::builder().tls_backend_preconfigured(tls_config(&directory.join("ca.pem"))?).http1_only().no_proxy().build()?;
         let token = format!("PVEAPIToken={}={}", text("/token/id")?, secret.trim_end());
         Ok(Self { client, url: format!("https://{}:{port}", text("/nodes/0/host")?), token })
     }

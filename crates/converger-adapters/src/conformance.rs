@@ -46,16 +46,16 @@ impl fmt::Display for ObserverFinding {
 
 /// Runs the observer in every world. It conforms if there are no findings.
 #[must_use]
-pub async fn check_observer(stage: &mut impl ObserverFixture) -> Vec<ObserverFinding> {
+pub async fn check_observer(fixture: &mut impl ObserverFixture) -> Vec<ObserverFinding> {
     let mut findings = Vec::new();
     for world in known_worlds() {
-        findings.extend(check_world(stage, &world).await);
+        findings.extend(check_world(fixture, &world).await);
     }
     findings
 }
 
-async fn check_world(stage: &mut impl ObserverFixture, world: &KnownWorld) -> Vec<ObserverFinding> {
-    let observer = stage.set_up_world(&world.truth);
+async fn check_world(fixture: &mut impl ObserverFixture, world: &KnownWorld) -> Vec<ObserverFinding> {
+    let observer = fixture.set_up_world(&world.truth);
     let mut broken = Vec::new();
     match observer.observe(&world.truth.environment, &world.scope).await {
         Err(error) => broken.push(format!("the observation failed: {error}")),
@@ -65,8 +65,8 @@ async fn check_world(stage: &mut impl ObserverFixture, world: &KnownWorld) -> Ve
         }
     }
     broken.extend(find_wrong_environment_accepted(&observer, &world.scope).await);
-    if stage.change_count() > 0 {
-        broken.push(format!("it changed the world {} times", stage.change_count()));
+    if fixture.change_count() > 0 {
+        broken.push(format!("it changed the world {} times", fixture.change_count()));
     }
     broken.into_iter().map(|what| ObserverFinding { world: world.name, what }).collect()
 }

@@ -65,8 +65,8 @@ fn observe_file(path: PathBuf, environment: &EnvironmentName) -> ObserveError {
 }
 
 fn observe_text_error(text: &str) -> ObserveError {
-    let room = tempfile::tempdir().expect("a directory");
-    let path = room.path().join("current.json");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("current.json");
     fs::write(&path, text).expect("written");
     let environment = EnvironmentName::new("lab").expect("a name");
     observe_file(path, &environment)

@@ -190,11 +190,11 @@ pub fn objections(safe: &SafePlan, admission: &Admission) -> Vec<Refusal> {
 /// Checks the age of the observation. No other code does. An observation without a time has no trustworthy age.
 fn check_age(plan: &Plan, admission: &Admission) -> Option<Refusal> {
     let now_secs = admission.now_ms / 1000;
-    let taken = plan.observation().taken_at.as_deref().and_then(timestamp::parse_timestamp);
-    let Some(taken) = taken.filter(|taken| *taken <= now_secs.saturating_add(Admission::AHEAD_SECS_MAX)) else {
+    let taken_secs = plan.observation().taken_at.as_deref().and_then(timestamp::parse_timestamp);
+    let Some(taken_secs) = taken_secs.filter(|taken_secs| *taken_secs <= now_secs.saturating_add(Admission::AHEAD_SECS_MAX)) else {
         return Some(Refusal::observation_undated());
     };
-    let age = u32::try_from(now_secs.saturating_sub(taken)).unwrap_or(u32::MAX);
+    let age = u32::try_from(now_secs.saturating_sub(taken_secs)).unwrap_or(u32::MAX);
     (age > admission.age_secs_max).then(|| Refusal::observation_stale(age, admission.age_secs_max))
 }
 
@@ -208,7 +208,7 @@ fn guest_refusals(plan: &Plan) -> Vec<Refusal> {
 
 /// Who approved the plan and how, or what is missing.
 fn check_approval(plan: &Plan, admission: &Admission, digest: Digest) -> Result<(Box<str>, &'static str), Refusal> {
-    let missing = |needs: &'static str, guests: Vec<Vmid>| Err(Refusal::approval_missing(needs, guests));
+    let missing = |required: &'static str, guests: Vec<Vmid>| Err(Refusal::approval_missing(required, guests));
     let changed = ids_with_step(plan, |_| true);
     if changed.is_empty() {
         // Without steps there is nothing to approve.
@@ -336,7 +336,7 @@ fn dependency_checks(plan: &Plan, guest: &DesiredGuest, change: &Change, ends: O
         let row = plan.observation().find(vmid)?;
         Some(GuestAddress { node: plan.observation().node_of(row)?.name.clone(), kind: row.kind, vmid })
     });
-    placed.map(|place| DependencyCheck { address: place, state }).collect()
+    placed.map(|address| DependencyCheck { address, state }).collect()
 }
 
 #[cfg(test)]

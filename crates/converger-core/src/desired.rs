@@ -223,9 +223,10 @@ impl Desired {
                 return Err(NarrowError::Splits { vmid: guest.vmid, named: *named });
             }
         }
-        let kept: Vec<u32> = self.guests.iter().zip(0..).filter(|(guest, _)| only.contains(guest.vmid)).map(|(_, index)| index).collect();
-        let place = |index: &u32| kept.binary_search(index).ok().and_then(|place| u32::try_from(place).ok());
-        let order = self.order.as_ref().map(|order| order.iter().filter_map(place).collect());
+        let kept_indexes: Vec<u32> =
+            self.guests.iter().zip(0..).filter(|(guest, _)| only.contains(guest.vmid)).map(|(_, index)| index).collect();
+        let new_position = |index: &u32| kept_indexes.binary_search(index).ok().and_then(|position| u32::try_from(position).ok());
+        let order = self.order.as_ref().map(|order| order.iter().filter_map(new_position).collect());
         let left_out = self.guests.iter().map(|guest| guest.vmid).filter(|vmid| !only.contains(*vmid));
         let mut unselected: Vec<Vmid> = self.unselected.iter().copied().chain(left_out).collect();
         unselected.sort_unstable();

@@ -101,9 +101,9 @@ pub(crate) trait DocumentDecoder<T> {
 fn run_decoder<'t, T, S: EventSource<'t>>(source: S, text: &'t str, decode: impl DocumentDecoder<T>) -> Result<T, Diagnostics> {
     let mut reader = DocumentReader::new(source, text);
     let decoded = decode.decode(&mut reader);
-    let ended = decoded.and_then(|value| reader.expect_end().map(|()| value));
+    let result = decoded.and_then(|value| reader.expect_end().map(|()| value));
     let diagnostics = reader.take_diagnostics();
-    match ended {
+    match result {
         Ok(value) if diagnostics.is_empty() => Ok(value),
         _ => Err(diagnostics.into_sorted()),
     }

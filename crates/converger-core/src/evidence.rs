@@ -235,10 +235,10 @@ impl LedgerEntry {
     pub fn from_refusal(run: RunId, guest: Option<Vmid>, refusal: &Refusal, at_ms: u64) -> Self {
         let entry = refusal.code().entry();
         // INVARIANT: codes and stages of the refusal table are valid slugs; the test `every_code_is_a_word` checks the codes.
-        let word = |text: &str| Slug::new(text).unwrap_or_else(Slug::placeholder);
+        let slug = |text: &str| Slug::new(text).unwrap_or_else(Slug::placeholder);
         let facts = refusal.evidence().iter();
         let evidence = facts.fold(Evidence::default(), |evidence, (key, datum)| evidence.with(key, datum));
-        Self::Refused { run, guest, stage: word(entry.stage.word()), code: word(entry.word), evidence, at_ms }
+        Self::Refused { run, guest, stage: slug(entry.stage.word()), code: slug(entry.word), evidence, at_ms }
     }
 
     /// When the entry was made.

@@ -250,13 +250,15 @@ impl GuestIdentity {
     /// Describes the marks of `self` that `other` lacks or has with another value.
     #[must_use]
     pub fn differences(&self, other: &Self) -> Vec<String> {
-        let theirs = other.marks();
-        let ours = self.marks().into_iter().filter_map(|(name, mark)| Some((name, mark?)));
-        ours.filter_map(|(name, mark)| {
-            let their = theirs.iter().find(|(other, _)| *other == name).and_then(|(_, mark)| mark.clone());
-            (their.as_deref() != Some(&*mark)).then(|| format!("{name}: pinned {mark}, observed {}", their.as_deref().unwrap_or("absent")))
-        })
-        .collect()
+        let other_marks = other.marks();
+        let own_marks = self.marks().into_iter().filter_map(|(name, mark)| Some((name, mark?)));
+        own_marks
+            .filter_map(|(name, mark)| {
+                let their = other_marks.iter().find(|(other, _)| *other == name).and_then(|(_, mark)| mark.clone());
+                (their.as_deref() != Some(&*mark))
+                    .then(|| format!("{name}: pinned {mark}, observed {}", their.as_deref().unwrap_or("absent")))
+            })
+            .collect()
     }
 
     /// Each mark with its name, sorted by name.
@@ -365,9 +367,9 @@ mod tests {
 
     #[test]
     fn pin_matches_exactly_if_there_are_no_differences() {
-        let words = [None, Some("a"), Some("b")].map(|word| word.map(Box::from));
-        let ctime = |word: &Option<Box<str>>| word.as_ref().map(|word| u64::from(&**word == "a"));
-        let pairs = words.iter().flat_map(|left| words.iter().map(move |right| (left.clone(), right.clone())));
+        let values = [None, Some("a"), Some("b")].map(|value| value.map(Box::from));
+        let ctime = |value: &Option<Box<str>>| value.as_ref().map(|value| u64::from(&**value == "a"));
+        let pairs = values.iter().flat_map(|left| values.iter().map(move |right| (left.clone(), right.clone())));
         let identities: Vec<GuestIdentity> = pairs
             .flat_map(|(left, right)| {
                 let ctime = ctime(&right);

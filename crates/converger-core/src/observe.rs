@@ -213,8 +213,8 @@ impl ObservedGuest {
     /// Makes the status unknown if the platform's word contradicts it (`paused`, `io-error`).
     fn settle_status(&mut self) {
         let ObservedStatus::Known(state) = self.status else { return };
-        if let Some(word) = self.run_state.as_deref().filter(|word| *word != state.word()) {
-            self.status = match ObservedStatus::from_word(word) {
+        if let Some(run_state) = self.run_state.as_deref().filter(|run_state| *run_state != state.word()) {
+            self.status = match ObservedStatus::from_word(run_state) {
                 ObservedStatus::Known(_) => ObservedStatus::Unknown(Some(CAUSE_RUN_STATE_UNCLEAR.into())),
                 unknown => unknown,
             };
@@ -400,11 +400,11 @@ impl Observation {
         });
         self.unmanaged = self.unmanaged.saturating_add(undeclared).min(crate::artifact::INTEGER_MAX);
         guests.dedup_by(|second, first| {
-            let twice = second.vmid == first.vmid;
-            if twice {
+            let is_duplicate = second.vmid == first.vmid;
+            if is_duplicate {
                 first.status = ObservedStatus::Unknown(Some(CAUSE_LISTED_TWICE.into()));
             }
-            twice
+            is_duplicate
         });
         for guest in &mut guests {
             guest.settle_status();

@@ -139,8 +139,8 @@ impl Step {
                 format!("declared {wanted}, observed {}", self.from.word())
             }
             StepReason::RestartForConfig(fields) => {
-                let words: Vec<&str> = fields.iter().map(|awaited| awaited.field.word()).collect();
-                format!("a restart lets {} take effect, and `restart: when-needed` allows it", words.join(", "))
+                let field_names: Vec<&str> = fields.iter().map(|restart_field| restart_field.field.word()).collect();
+                format!("a restart lets {} take effect, and `restart: when-needed` allows it", field_names.join(", "))
             }
         }
     }

@@ -194,13 +194,13 @@ impl MachineIdentity {
 
 /// Reverses the bytes of the first three parts of a UUID.
 fn swap_uuid_bytes(uuid: &str) -> Option<String> {
-    let turn = |part: &str| -> Option<String> {
+    let reverse_bytes = |part: &str| -> Option<String> {
         let bytes: Vec<&str> = (0..part.len()).step_by(2).map(|at| part.get(at..at + 2)).collect::<Option<_>>()?;
         Some(bytes.into_iter().rev().collect())
     };
     let parts: Vec<&str> = uuid.split('-').collect();
     let &[first, second, third, fourth, fifth] = parts.as_slice() else { return None };
-    Some([&turn(first)?, &turn(second)?, &turn(third)?, fourth, fifth].join("-"))
+    Some([&reverse_bytes(first)?, &reverse_bytes(second)?, &reverse_bytes(third)?, fourth, fifth].join("-"))
 }
 
 impl Rules {
@@ -228,16 +228,16 @@ impl Rules {
 
     /// Sets the guests that must not be changed.
     #[must_use]
-    pub fn with_blocks(self, grips: Vec<GuestBlock>) -> Self {
-        Self { blocks: sort_unique(grips), ..self }
+    pub fn with_blocks(self, blocks: Vec<GuestBlock>) -> Self {
+        Self { blocks: sort_unique(blocks), ..self }
     }
 
     /// Sets the blocks of guests in this scope. Guests outside the scope have no steps, so their blocks must not change the digest of a
     /// plan or its refusals.
     #[must_use]
-    pub fn with_grips_in(self, scope: &Scope, mut grips: Vec<GuestBlock>) -> Self {
-        grips.retain(|grip| scope.contains(grip.vmid));
-        self.with_blocks(grips)
+    pub fn with_grips_in(self, scope: &Scope, mut blocks: Vec<GuestBlock>) -> Self {
+        blocks.retain(|block| scope.contains(block.vmid));
+        self.with_blocks(blocks)
     }
 
     /// Sets the pending changes that this program wrote itself.
@@ -262,7 +262,7 @@ impl Rules {
 
     /// The blocks on this guest.
     pub fn blocks_on(&self, vmid: Vmid) -> impl Iterator<Item = &GuestBlock> {
-        self.blocks.iter().filter(move |grip| grip.vmid == vmid)
+        self.blocks.iter().filter(move |block| block.vmid == vmid)
     }
 
     /// All blocks.
@@ -427,9 +427,9 @@ mod tests {
     #[test]
     fn rules_ignore_blocks_outside_the_scope() {
         let vmid = |id: u64| Vmid::new(id).expect("an id");
-        let grip = |id: u64| GuestBlock { vmid: vmid(id), by: BlockedBy::Operation("run-0".into()) };
-        let rules = Rules::default().with_grips_in(&Scope::new(vec![vmid(101)]), vec![grip(100), grip(101), grip(102)]);
-        assert_eq!(rules, Rules::default().with_blocks(vec![grip(101)]));
+        let block = |id: u64| GuestBlock { vmid: vmid(id), by: BlockedBy::Operation("run-0".into()) };
+        let rules = Rules::default().with_grips_in(&Scope::new(vec![vmid(101)]), vec![block(100), block(101), block(102)]);
+        assert_eq!(rules, Rules::default().with_blocks(vec![block(101)]));
     }
 
     #[test]

@@ -205,13 +205,13 @@ pub(crate) fn shorten(text: String) -> String {
 }
 
 /// A list of at most [`EVIDENCE_WORDS_MAX`] shortened entries.
-pub(crate) fn shorten_list<T>(words: Vec<T>, brief: impl Fn(T) -> T, told: impl Fn(String) -> T) -> Vec<T> {
-    let count = words.len();
+pub(crate) fn shorten_list<T>(items: Vec<T>, brief: impl Fn(T) -> T, from_text: impl Fn(String) -> T) -> Vec<T> {
+    let count = items.len();
     if count <= EVIDENCE_WORDS_MAX {
-        return words.into_iter().map(brief).collect();
+        return items.into_iter().map(brief).collect();
     }
     let left = count - (EVIDENCE_WORDS_MAX - 1);
-    words.into_iter().take(EVIDENCE_WORDS_MAX - 1).map(brief).chain([told(format!("… and {left} more"))]).collect()
+    items.into_iter().take(EVIDENCE_WORDS_MAX - 1).map(brief).chain([from_text(format!("… and {left} more"))]).collect()
 }
 
 impl From<&str> for Datum {
@@ -319,8 +319,8 @@ impl Refusal {
     }
 
     /// Another process held a lock file longer than Proxmox waits; the text of Proxmox names the file.
-    pub(crate) fn lock_file_held(said: &str) -> Self {
-        Self::new(RefusalCode::GuestLocked).with("lock_file", said)
+    pub(crate) fn lock_file_held(text: &str) -> Self {
+        Self::new(RefusalCode::GuestLocked).with("lock_file", text)
     }
 
     pub(crate) fn guest_template() -> Self {
@@ -425,8 +425,8 @@ impl Refusal {
         Self::new(RefusalCode::ObservationStale).with("age_secs", "not known")
     }
 
-    pub(crate) fn approval_missing(needs: &'static str, guests: Vec<Vmid>) -> Self {
-        Self::new(RefusalCode::ApprovalMissing).with("guests", Datum::Ids(guests)).with("needs", needs)
+    pub(crate) fn approval_missing(required: &'static str, guests: Vec<Vmid>) -> Self {
+        Self::new(RefusalCode::ApprovalMissing).with("guests", Datum::Ids(guests)).with("needs", required)
     }
 
     /// Another process applies changes to the environment: its user, its id and when it started.
@@ -547,10 +547,10 @@ mod tests {
 
     #[test]
     fn each_kind_of_hold_has_its_own_remedy() {
-        let ways =
+        let refusals =
             [Refusal::guest_held("converger-hold"), Refusal::guest_held_by_person("ann", "why"), Refusal::guest_held_by_operation("7-0")];
-        assert_eq!(ways.each_ref().map(Refusal::remedy).to_vec(), RefusalCode::GuestHeld.remedies());
-        let [by_tag, by_person, by_operation] = ways.map(|way| way.title());
+        assert_eq!(refusals.each_ref().map(Refusal::remedy).to_vec(), RefusalCode::GuestHeld.remedies());
+        let [by_tag, by_person, by_operation] = refusals.map(|refusal| refusal.title());
         assert!(by_tag == by_person && by_person.contains("somebody") && !by_operation.contains("somebody"));
         assert_eq!(RefusalCode::Frozen.remedies(), [RefusalCode::Frozen.entry().remedy]);
     }

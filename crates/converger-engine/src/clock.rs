@@ -74,16 +74,16 @@ mod tests {
 
     #[test]
     fn setting_the_clock_back_makes_nothing_younger() {
-        let mut steady = MonotonicClock::default();
+        let mut clock = MonotonicClock::default();
         let read = [(50_000, 7), (51_000, 1_007), (42_000, 15_007), (43_000, 16_007), (90_000, 17_007), (90_000, 17_007)];
-        let told = read.map(|(day_ms, awake_ms)| steady.advance(day_ms, awake_ms));
-        assert_eq!(told, [50_000, 51_000, 65_000, 66_000, 90_000, 90_000]);
+        let times_ms = read.map(|(day_ms, awake_ms)| clock.advance(day_ms, awake_ms));
+        assert_eq!(times_ms, [50_000, 51_000, 65_000, 66_000, 90_000, 90_000]);
     }
 
     #[test]
     fn sleeping_machine_makes_everything_older() {
-        let mut steady = MonotonicClock::default();
-        assert_eq!([(1_000, 10), (3_601_000, 11)].map(|(day_ms, awake_ms)| steady.advance(day_ms, awake_ms)), [1_000, 3_601_000]);
+        let mut clock = MonotonicClock::default();
+        assert_eq!([(1_000, 10), (3_601_000, 11)].map(|(day_ms, awake_ms)| clock.advance(day_ms, awake_ms)), [1_000, 3_601_000]);
     }
 
     #[test]

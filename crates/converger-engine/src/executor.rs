@@ -44,13 +44,13 @@ pub trait Actuator: Send + Sync + 'static {
     type Permit: Send + 'static;
 
     /// Waits, for a bounded time, until a change to this guest may be sent.
-    fn acquire_permit(&self, place: GuestAddress) -> impl Future<Output = Result<Self::Permit, EnvFault>> + Send;
+    fn acquire_permit(&self, address: GuestAddress) -> impl Future<Output = Result<Self::Permit, EnvFault>> + Send;
 
     /// Sends a change with a permit.
-    fn send(&self, turn: Self::Permit, ask: EnvRequest) -> impl Future<Output = EnvResponse> + Send;
+    fn send(&self, permit: Self::Permit, request: EnvRequest) -> impl Future<Output = EnvResponse> + Send;
 
     /// Sends a request. It never fails: a request that could not be sent or answered has a response, too.
-    fn request(&self, ask: EnvRequest) -> impl Future<Output = EnvResponse> + Send;
+    fn request(&self, request: EnvRequest) -> impl Future<Output = EnvResponse> + Send;
 }
 
 /// Controls a whole executor while it works.
@@ -136,12 +136,12 @@ pub async fn load_unsettled(store: &impl StoreReader, environment: &EnvironmentN
 
 /// Checks whether a store has a hold on a guest or a freeze of its environment.
 pub async fn check_holds(store: &impl StoreReader, environment: EnvironmentName, vmid: Vmid) -> operation::OperationEvent {
-    let said = async {
+    let refusal_lookup = async {
         let freeze = store.freeze(environment.clone()).await?.map(|freeze| Refusal::changes_frozen(&freeze.reason));
         let hold = store.holds(environment).await?.into_iter().find(|hold| hold.vmid == vmid);
         Ok::<_, StoreError>(freeze.or_else(|| hold.map(|hold| Refusal::guest_held_by_person(&hold.by, &hold.reason))))
     };
-    match said.await {
+    match refusal_lookup.await {
         Ok(None) => operation::OperationEvent::SendAllowed,
         Ok(Some(refusal)) => operation::OperationEvent::SendBlocked(SendBlock::Refused(refusal)),
         Err(error) => operation::OperationEvent::SendBlocked(SendBlock::Failed(error.to_string().into())),

@@ -197,8 +197,8 @@ enum OperationStage {
 impl OperationState {
     /// A new operation. It is checked against `terms` before it is sent.
     #[must_use]
-    pub fn new(operation: Operation, terms: CheckContext, patience: Patience) -> Self {
-        Self::with_origin(Box::new(operation), Some(terms), patience, OperationOrigin::Fresh, 0, SendState::NotYet)
+    pub fn new(operation: Operation, context: CheckContext, patience: Patience) -> Self {
+        Self::with_origin(Box::new(operation), Some(context), patience, OperationOrigin::Fresh, 0, SendState::NotYet)
     }
 
     /// An operation that the journal has without an end, or as held until a reading settles it; `None` if there is nothing to recover.
@@ -222,21 +222,21 @@ impl OperationState {
 
     fn with_origin(
         operation: Box<Operation>,
-        terms: Option<CheckContext>,
+        context: Option<CheckContext>,
         patience: Patience,
         origin: OperationOrigin,
         intent_ms: u64,
         sending: SendState,
     ) -> Self {
         let guest = &operation.guest;
-        let place = GuestAddress { node: guest.node.clone(), kind: guest.kind, vmid: guest.vmid };
+        let address = GuestAddress { node: guest.node.clone(), kind: guest.kind, vmid: guest.vmid };
         let (task, uptime_before_secs, evidence) = (None, None, Evidence::default());
         Self {
             operation,
-            context: terms,
+            context,
             patience,
             origin,
-            address: place,
+            address,
             moves: 0,
             intent_ms,
             now_ms: intent_ms,
@@ -354,15 +354,17 @@ impl OperationState {
                 self.handle_task_response(settling, answer, now_ms)
             }
             (OperationStage::PollingTask(settling), OperationEvent::Woken) if settling.is_waiting() => self.poll_task(settling),
-            (OperationStage::Verifying(proving), OperationEvent::Responded(answer)) if !proving.is_waiting() => {
-                self.handle_verification_response(proving, answer, now_ms)
+            (OperationStage::Verifying(verification), OperationEvent::Responded(answer)) if !verification.is_waiting() => {
+                self.handle_verification_response(verification, answer, now_ms)
             }
-            (OperationStage::Verifying(proving), OperationEvent::Woken) if proving.is_waiting() => self.restart_verification(proving),
-            (OperationStage::FindingTaskOwners(proving, tasks), OperationEvent::TaskOwnersFound(taken)) => {
-                self.adopt_own_task(proving, &tasks, &taken, now_ms)
+            (OperationStage::Verifying(verification), OperationEvent::Woken) if verification.is_waiting() => {
+                self.restart_verification(verification)
             }
-            (OperationStage::FindingTaskOwners(proving, _), OperationEvent::TaskOwnersUnreadable(why)) => {
-                self.retry_without_task_owners(proving, &why, now_ms)
+            (OperationStage::FindingTaskOwners(verification, tasks), OperationEvent::TaskOwnersFound(tasks_of_others)) => {
+                self.adopt_own_task(verification, &tasks, &tasks_of_others, now_ms)
+            }
+            (OperationStage::FindingTaskOwners(verification, _), OperationEvent::TaskOwnersUnreadable(why)) => {
+                self.retry_without_task_owners(verification, &why, now_ms)
             }
             (OperationStage::RecordingEnd(outcome), OperationEvent::Committed) => self.finish(outcome, true),
             (OperationStage::RecordingEnd(outcome), OperationEvent::NotCommitted(why)) => self.hold_unrecorded_end(&outcome, &why),

@@ -143,7 +143,8 @@ impl RunMachine {
         now_ms: u64,
     ) -> (SubmissionId, Vec<RunEffect>) {
         let RunOptions { on_failure, patience } = options;
-        let states = operations.into_iter().map(|(operation, terms)| operation::OperationState::new(operation, terms, patience)).collect();
+        let states =
+            operations.into_iter().map(|(operation, context)| operation::OperationState::new(operation, context, patience)).collect();
         self.accept(states, |operation| ScheduleItem::for_operation(operation, on_failure), now_ms)
     }
 
@@ -326,8 +327,8 @@ impl RunMachine {
         }
         let end = held.state.outcome().map(Outcome::end);
         held.ended_ms = end.map(|_| now_ms);
-        let moved = self.schedule.node_of(id).and_then(|counted| held.state.moved_node(counted));
-        match (command, moved) {
+        let new_node = self.schedule.node_of(id).and_then(|counted| held.state.moved_node(counted));
+        match (command, new_node) {
             (Some(command), Some(node)) => {
                 held.parked = Some(command);
                 self.feed_schedule(schedule::ScheduleEvent::Moved { id: id.clone(), node }, now_ms);
@@ -351,8 +352,8 @@ impl RunMachine {
 
     /// A stop or a lost journal during the final hold check counts like one before it.
     fn override_when_stopped(&self, id: &OperationId, event: OperationEvent) -> OperationEvent {
-        let lost = self.is_journal_lost(id).then_some(FailureCode::JournalUnwritable);
-        match (&event, lost.or_else(|| self.stop_code(id))) {
+        let journal_failure = self.is_journal_lost(id).then_some(FailureCode::JournalUnwritable);
+        match (&event, journal_failure.or_else(|| self.stop_code(id))) {
             (OperationEvent::SendAllowed, Some(code)) => OperationEvent::SendBlocked(SendBlock::Stopped(code)),
             _ => event,
         }
@@ -362,7 +363,7 @@ impl RunMachine {
     fn dispatch_command(&mut self, id: &OperationId, command: OperationCommand, now_ms: u64) {
         let known = match &command {
             OperationCommand::RecheckHolds => self.stop_code(id).map(|code| OperationEvent::SendBlocked(SendBlock::Stopped(code))),
-            OperationCommand::Request(ask) if ask.is_mutation() && self.is_journal_lost(id) => {
+            OperationCommand::Request(request) if request.is_mutation() && self.is_journal_lost(id) => {
                 let cause = EnvFault::new(EnvFaultKind::Other, FailureCode::JournalUnwritable.word(), "");
                 Some(OperationEvent::Responded(EnvResponse::Sent(SendResult::NotDelivered(cause))))
             }

@@ -258,13 +258,13 @@ impl ScheduleState {
     /// The node whose limit an operation counts against, while it is queued or in flight.
     #[must_use]
     pub fn node_of(&self, id: &OperationId) -> Option<&NodeName> {
-        self.positions.get(id).and_then(|place| self.entries.get(place)).map(|entry| &entry.item.node)
+        self.positions.get(id).and_then(|position| self.entries.get(position)).map(|entry| &entry.item.node)
     }
 
     /// Why nothing new of an operation's run is started, if it was stopped.
     #[must_use]
     pub fn stop_code(&self, id: &OperationId) -> Option<FailureCode> {
-        let item = self.positions.get(id).and_then(|place| self.entries.get(place)).map(|entry| &entry.item);
+        let item = self.positions.get(id).and_then(|position| self.entries.get(position)).map(|entry| &entry.item);
         item.map_or(self.stop_code, |item| self.run_stop_code(&item.run))
     }
 
@@ -321,78 +321,79 @@ impl ScheduleState {
     fn supersede(&mut self, new: &[ScheduleItem], commands: &mut Vec<ScheduleCommand>) {
         let guests: BTreeSet<Vmid> = new.iter().filter(|item| item.is_convergent).map(|item| item.vmid).collect();
         let runs: BTreeSet<&RunId> = new.iter().map(|item| &item.run).collect();
-        let is_old = |place: &u64| self.entries.get(place).is_some_and(|entry| entry.item.is_convergent && !runs.contains(&entry.item.run));
-        let queues = guests.iter().filter_map(|vmid| self.guest_queues.get(vmid)).flat_map(|lane| lane.queue.iter().copied());
-        let old: Vec<DroppedStep> = queues.filter(is_old).map(|place| DroppedStep::new(place, FailureCode::Superseded)).collect();
+        let is_old =
+            |position: &u64| self.entries.get(position).is_some_and(|entry| entry.item.is_convergent && !runs.contains(&entry.item.run));
+        let queues = guests.iter().filter_map(|vmid| self.guest_queues.get(vmid)).flat_map(|guest_queue| guest_queue.queue.iter().copied());
+        let old: Vec<DroppedStep> = queues.filter(is_old).map(|position| DroppedStep::new(position, FailureCode::Superseded)).collect();
         self.drop_queued(old, commands);
     }
 
     fn add(&mut self, item: ScheduleItem) {
-        let place = self.next_position;
+        let position = self.next_position;
         // A second item with the same id in one submission is skipped, like one that is already known.
         if self.positions.contains_key(&item.id) {
             return;
         }
         self.next_position += 1;
-        self.positions.insert(item.id.clone(), place);
-        self.guest_queues.entry(item.vmid).or_default().queue.push_back(place);
+        self.positions.insert(item.id.clone(), position);
+        self.guest_queues.entry(item.vmid).or_default().queue.push_back(position);
         *self.remaining.entry(item.node.clone()).or_default() += 1;
         if !item.is_recovered {
             self.runs.entry(item.run.clone()).or_default().left += 1;
         }
-        self.entries.insert(place, ScheduleEntry { item, pending_dependencies: 0, is_begun: false, is_parked: false });
+        self.entries.insert(position, ScheduleEntry { item, pending_dependencies: 0, is_begun: false, is_parked: false });
     }
 
     /// Each step waits for the power steps of its dependencies in the same submission. If these are missing they were left out of it, and
     /// nothing ensures the state that the step depends on.
     fn link_dependencies(&mut self, first: u64, commands: &mut Vec<ScheduleCommand>) {
         let mut powers: BTreeMap<Vmid, Vec<u64>> = BTreeMap::new();
-        for (place, entry) in self.entries.range(first..).filter(|(_, entry)| entry.item.is_power) {
-            powers.entry(entry.item.vmid).or_default().push(*place);
+        for (position, entry) in self.entries.range(first..).filter(|(_, entry)| entry.item.is_power) {
+            powers.entry(entry.item.vmid).or_default().push(*position);
         }
         let waiting: Vec<(u64, Box<[Vmid]>)> = self
             .entries
             .range(first..)
-            .map(|(place, entry)| (*place, entry.item.after.clone()))
+            .map(|(position, entry)| (*position, entry.item.after.clone()))
             .filter(|(_, wait)| !wait.is_empty())
             .collect();
         // Link all dependencies before dropping steps, so that the dependents of a dropped step are known.
         let mut drops = Vec::new();
-        for (place, wait) in waiting {
+        for (position, wait) in waiting {
             let missing: Vec<Vmid> = wait.iter().copied().filter(|vmid| !powers.contains_key(vmid)).collect();
             if !missing.is_empty() {
-                drops.push(DroppedStep::for_dependency(place, &missing));
+                drops.push(DroppedStep::for_dependency(position, &missing));
             }
-            self.add_dependencies(place, wait.iter().filter_map(|vmid| powers.get(vmid)).flatten().copied());
+            self.add_dependencies(position, wait.iter().filter_map(|vmid| powers.get(vmid)).flatten().copied());
         }
         self.drop_queued(drops, commands);
     }
 
-    fn add_dependencies(&mut self, place: u64, on: impl Iterator<Item = u64>) {
-        let mut waits = 0;
+    fn add_dependencies(&mut self, position: u64, on: impl Iterator<Item = u64>) {
+        let mut dependency_count = 0;
         for own in on {
-            self.waiters.entry(own).or_default().push(place);
-            waits += 1;
+            self.waiters.entry(own).or_default().push(position);
+            dependency_count += 1;
         }
-        if let Some(entry) = self.entries.get_mut(&place) {
-            entry.pending_dependencies = waits;
+        if let Some(entry) = self.entries.get_mut(&position) {
+            entry.pending_dependencies = dependency_count;
         }
     }
 
     fn end_operation(&mut self, id: &OperationId, end: OperationEnd, commands: &mut Vec<ScheduleCommand>) {
-        let Some(place) = self.begun_position(id) else { return };
-        let Some(entry) = self.remove_entry(place) else { return };
+        let Some(position) = self.begun_position(id) else { return };
+        let Some(entry) = self.remove_entry(position) else { return };
         let ScheduleItem { node, vmid, run, is_recovered, on_failure, .. } = entry.item;
         if !entry.is_parked {
             self.release_slot(&node);
         }
-        if let Some(lane) = self.guest_queues.get_mut(&vmid) {
-            lane.is_busy = false;
+        if let Some(guest_queue) = self.guest_queues.get_mut(&vmid) {
+            guest_queue.is_busy = false;
         }
         if end == OperationEnd::Done {
-            self.release_waiters(place);
+            self.release_waiters(position);
         } else {
-            self.drop_rest_of_run(place, vmid, &run, commands);
+            self.drop_rest_of_run(position, vmid, &run, commands);
             // A recovered operation of an earlier run is no step of this run.
             if on_failure == OnFailure::Stop && !is_recovered {
                 self.stop(&StopScope::Run(run), FailureCode::RunStopped, commands);
@@ -403,7 +404,7 @@ impl ScheduleState {
 
     /// The position of a started operation.
     fn begun_position(&self, id: &OperationId) -> Option<u64> {
-        self.positions.get(id).copied().filter(|place| self.entries.get(place).is_some_and(|entry| entry.is_begun))
+        self.positions.get(id).copied().filter(|position| self.entries.get(position).is_some_and(|entry| entry.is_begun))
     }
 
     fn release_slot(&mut self, node: &NodeName) {
@@ -414,24 +415,24 @@ impl ScheduleState {
     /// Releases the slot and waits for one on the node of the guest, ahead of other entries there. Later entries of its queue count
     /// against that node from the start.
     fn move_operation(&mut self, id: &OperationId, node: NodeName) {
-        let Some(place) = self.begun_position(id) else { return };
-        let Some(entry) = self.entries.get_mut(&place).filter(|entry| entry.item.node != node && !entry.is_parked) else { return };
+        let Some(position) = self.begun_position(id) else { return };
+        let Some(entry) = self.entries.get_mut(&position).filter(|entry| entry.item.node != node && !entry.is_parked) else { return };
         entry.is_parked = true;
         let (old, vmid) = (entry.item.node.clone(), entry.item.vmid);
         self.release_slot(&old);
-        let behind: Vec<u64> = self.guest_queues.get(&vmid).into_iter().flat_map(|lane| lane.queue.iter().copied()).collect();
-        for own in std::iter::once(place).chain(behind) {
+        let behind: Vec<u64> = self.guest_queues.get(&vmid).into_iter().flat_map(|guest_queue| guest_queue.queue.iter().copied()).collect();
+        for own in std::iter::once(position).chain(behind) {
             let Some(entry) = self.entries.get_mut(&own).filter(|entry| entry.item.node == old) else { continue };
             entry.item.node = node.clone();
             decrement(&mut self.remaining, &old);
             *self.remaining.entry(node.clone()).or_default() += 1;
         }
-        self.ready.entry(node).or_default().insert(place);
+        self.ready.entry(node).or_default().insert(position);
     }
 
     /// Each waiter has one dependency less.
-    fn release_waiters(&mut self, place: u64) {
-        for waiter in self.waiters.remove(&place).unwrap_or_default() {
+    fn release_waiters(&mut self, position: u64) {
+        for waiter in self.waiters.remove(&position).unwrap_or_default() {
             let Some(entry) = self.entries.get_mut(&waiter) else { continue };
             entry.pending_dependencies = entry.pending_dependencies.saturating_sub(1);
             let vmid = entry.item.vmid;
@@ -440,37 +441,42 @@ impl ScheduleState {
     }
 
     /// Drops the later steps of its run on this guest, and all dependents (S16).
-    fn drop_rest_of_run(&mut self, place: u64, vmid: Vmid, run: &RunId, commands: &mut Vec<ScheduleCommand>) {
-        let mut drops = self.later_steps_of_run(place, vmid, run);
-        drops.extend(self.take_dependents(place, vmid));
+    fn drop_rest_of_run(&mut self, position: u64, vmid: Vmid, run: &RunId, commands: &mut Vec<ScheduleCommand>) {
+        let mut drops = self.later_steps_of_run(position, vmid, run);
+        drops.extend(self.take_dependents(position, vmid));
         self.drop_queued(drops, commands);
     }
 
     /// The later steps of the same run in a queue.
-    fn later_steps_of_run(&self, place: u64, vmid: Vmid, run: &RunId) -> Vec<DroppedStep> {
-        let queue = self.guest_queues.get(&vmid).into_iter().flat_map(|lane| lane.queue.iter().copied()).filter(|own| *own > place);
+    fn later_steps_of_run(&self, position: u64, vmid: Vmid, run: &RunId) -> Vec<DroppedStep> {
+        let queue = self
+            .guest_queues
+            .get(&vmid)
+            .into_iter()
+            .flat_map(|guest_queue| guest_queue.queue.iter().copied())
+            .filter(|own| *own > position);
         let of_run = queue.filter(|own| self.entries.get(own).is_some_and(|entry| entry.item.run == *run));
         of_run.map(|own| DroppedStep::new(own, FailureCode::LaneHalted)).collect()
     }
 
     /// Removes and returns the dependents of a step.
-    fn take_dependents(&mut self, place: u64, vmid: Vmid) -> Vec<DroppedStep> {
-        self.waiters.remove(&place).unwrap_or_default().into_iter().map(|waiter| DroppedStep::for_dependency(waiter, &[vmid])).collect()
+    fn take_dependents(&mut self, position: u64, vmid: Vmid) -> Vec<DroppedStep> {
+        self.waiters.remove(&position).unwrap_or_default().into_iter().map(|waiter| DroppedStep::for_dependency(waiter, &[vmid])).collect()
     }
 
     /// Drops steps that have not started, and with each the later steps of its run and its dependents. Uses a work list instead of
     /// recursion: a chain of `after` may be as long as the queue.
     fn drop_queued(&mut self, drops: Vec<DroppedStep>, commands: &mut Vec<ScheduleCommand>) {
         let mut work = VecDeque::from(drops);
-        while let Some(DroppedStep { position: place, code, evidence }) = work.pop_front() {
-            if self.entries.get(&place).is_none_or(|entry| entry.is_begun) {
+        while let Some(DroppedStep { position, code, evidence }) = work.pop_front() {
+            if self.entries.get(&position).is_none_or(|entry| entry.is_begun) {
                 continue;
             }
-            let Some(ScheduleEntry { item, .. }) = self.remove_entry(place) else { continue };
-            work.extend(self.later_steps_of_run(place, item.vmid, &item.run));
-            work.extend(self.take_dependents(place, item.vmid));
-            if let Some(lane) = self.guest_queues.get_mut(&item.vmid) {
-                lane.queue.retain(|own| *own != place);
+            let Some(ScheduleEntry { item, .. }) = self.remove_entry(position) else { continue };
+            work.extend(self.later_steps_of_run(position, item.vmid, &item.run));
+            work.extend(self.take_dependents(position, item.vmid));
+            if let Some(guest_queue) = self.guest_queues.get_mut(&item.vmid) {
+                guest_queue.queue.retain(|own| *own != position);
             }
             commands.push(ScheduleCommand::NotRun { id: item.id, code, evidence });
             self.offer_queue_head(item.vmid);
@@ -488,22 +494,22 @@ impl ScheduleState {
             }
         }
         let is_meant = |item: &ScheduleItem| if let StopScope::Run(run) = scope { item.run == *run } else { true };
-        let queued = self.entries.iter().filter(|(place, entry)| !entry.is_begun && !self.survives_stop(**place, &entry.item));
-        let drops = queued.filter(|(_, entry)| is_meant(&entry.item)).map(|(place, _)| DroppedStep::new(*place, code)).collect();
+        let queued = self.entries.iter().filter(|(position, entry)| !entry.is_begun && !self.survives_stop(**position, &entry.item));
+        let drops = queued.filter(|(_, entry)| is_meant(&entry.item)).map(|(position, _)| DroppedStep::new(*position, code)).collect();
         self.drop_queued(drops, commands);
     }
 
     /// Whether a stop does not affect an entry: recovered operations, and the second half of a restart whose first half has left the
     /// queue.
-    fn survives_stop(&self, place: u64, item: &ScheduleItem) -> bool {
-        let is_next = || self.guest_queues.get(&item.vmid).is_some_and(|lane| lane.queue.front() == Some(&place));
+    fn survives_stop(&self, position: u64, item: &ScheduleItem) -> bool {
+        let is_next = || self.guest_queues.get(&item.vmid).is_some_and(|guest_queue| guest_queue.queue.front() == Some(&position));
         item.is_recovered || (item.completes_restart && is_next())
     }
 
-    fn remove_entry(&mut self, place: u64) -> Option<ScheduleEntry> {
-        let entry = self.entries.remove(&place)?;
+    fn remove_entry(&mut self, position: u64) -> Option<ScheduleEntry> {
+        let entry = self.entries.remove(&position)?;
         self.positions.remove(&entry.item.id);
-        self.unready(&entry.item.node, place);
+        self.unready(&entry.item.node, position);
         decrement(&mut self.remaining, &entry.item.node);
         let run = &entry.item.run;
         if let Some(open) = self.runs.get_mut(run).filter(|_| !entry.item.is_recovered) {
@@ -516,9 +522,9 @@ impl ScheduleState {
     }
 
     /// Removes an entry from the ready set of a node.
-    fn unready(&mut self, node: &NodeName, place: u64) {
+    fn unready(&mut self, node: &NodeName, position: u64) {
         let Some(ready) = self.ready.get_mut(node) else { return };
-        ready.remove(&place);
+        ready.remove(&position);
         if ready.is_empty() {
             self.ready.remove(node);
         }
@@ -526,23 +532,23 @@ impl ScheduleState {
 
     /// Marks the head of a queue as ready if nothing of the guest is in flight and it has no pending dependency.
     fn offer_queue_head(&mut self, vmid: Vmid) {
-        let Some(lane) = self.guest_queues.get(&vmid) else { return };
-        if lane.queue.is_empty() && !lane.is_busy {
+        let Some(guest_queue) = self.guest_queues.get(&vmid) else { return };
+        if guest_queue.queue.is_empty() && !guest_queue.is_busy {
             self.guest_queues.remove(&vmid);
             return;
         }
-        let Some(place) = lane.queue.front().copied().filter(|_| !lane.is_busy) else { return };
-        let Some(entry) = self.entries.get(&place).filter(|entry| entry.pending_dependencies == 0) else { return };
-        self.ready.entry(entry.item.node.clone()).or_default().insert(place);
+        let Some(position) = guest_queue.queue.front().copied().filter(|_| !guest_queue.is_busy) else { return };
+        let Some(entry) = self.entries.get(&position).filter(|entry| entry.pending_dependencies == 0) else { return };
+        self.ready.entry(entry.item.node.clone()).or_default().insert(position);
     }
 
     fn begin_ready(&mut self, commands: &mut Vec<ScheduleCommand>) {
         while self.in_flight_overall < self.limits.overall
             && let Some(node) = self.next_node()
-            && let Some(place) = self.ready.get(&node).and_then(|ready| ready.first().copied())
+            && let Some(position) = self.ready.get(&node).and_then(|ready| ready.first().copied())
         {
-            self.unready(&node, place);
-            let Some(entry) = self.entries.get_mut(&place) else { continue };
+            self.unready(&node, position);
+            let Some(entry) = self.entries.get_mut(&position) else { continue };
             self.in_flight_overall += 1;
             *self.in_flight.entry(node).or_default() += 1;
             if std::mem::take(&mut entry.is_parked) {
@@ -550,9 +556,9 @@ impl ScheduleState {
                 continue;
             }
             entry.is_begun = true;
-            if let Some(lane) = self.guest_queues.get_mut(&entry.item.vmid) {
-                lane.queue.pop_front();
-                lane.is_busy = true;
+            if let Some(guest_queue) = self.guest_queues.get_mut(&entry.item.vmid) {
+                guest_queue.queue.pop_front();
+                guest_queue.is_busy = true;
             }
             commands.push(ScheduleCommand::Begin(entry.item.id.clone()));
         }
@@ -585,13 +591,13 @@ struct DroppedStep {
 }
 
 impl DroppedStep {
-    fn new(place: u64, code: FailureCode) -> Self {
-        Self { position: place, code, evidence: Evidence::default() }
+    fn new(position: u64, code: FailureCode) -> Self {
+        Self { position, code, evidence: Evidence::default() }
     }
 
     /// Dropped because these guests are not as required.
-    fn for_dependency(place: u64, guests: &[Vmid]) -> Self {
+    fn for_dependency(position: u64, guests: &[Vmid]) -> Self {
         let on = guests.iter().map(|vmid| vmid.to_string().into()).collect();
-        Self { position: place, code: FailureCode::DependencyNotDone, evidence: Evidence::default().with("on", Fact::Words(on)) }
+        Self { position, code: FailureCode::DependencyNotDone, evidence: Evidence::default().with("on", Fact::Words(on)) }
     }
 }

@@ -59,13 +59,13 @@ pub(crate) fn plan_operations(plan: &Plan) -> Vec<PlannedOperation> {
 }
 
 /// The last step of the shortest plan that contains this change.
-pub(crate) fn last_step_for(word: &str) -> PlannedOperation {
+pub(crate) fn last_step_for(change: &str) -> PlannedOperation {
     let guest = |more: Json| {
         let mut guest = json!({ "vmid": 100, "kind": "qemu", "name": "web" });
         guest.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
         guest
     };
-    let (wanted, state) = match word {
+    let (wanted, state) = match change {
         "start" => (guest(json!({ "state": "running" })), "stopped"),
         "shutdown" => (guest(json!({ "state": "stopped" })), "running"),
         "stop" => (guest(json!({ "state": "stopped", "stop": "hard" })), "running"),
@@ -86,17 +86,17 @@ pub(crate) fn cluster_response() -> EnvResponse {
     EnvResponse::Cluster(ClusterMembership { quorate: true, nodes })
 }
 
-pub(crate) fn live_status(word: &str, uptime_secs: u64) -> LiveStatus {
-    let status = match word {
+pub(crate) fn live_status(run_state: &str, uptime_secs: u64) -> LiveStatus {
+    let status = match run_state {
         "running" => ObservedStatus::Known(RunState::Running),
         "stopped" => ObservedStatus::Known(RunState::Stopped),
         other => ObservedStatus::Unknown(Some(other.into())),
     };
-    LiveStatus { status, word: word.into(), lock: None, ha: None, uptime_secs: Some(uptime_secs) }
+    LiveStatus { status, word: run_state.into(), lock: None, ha: None, uptime_secs: Some(uptime_secs) }
 }
 
-pub(crate) fn status_response(word: &str) -> EnvResponse {
-    EnvResponse::Status(live_status(word, 1000))
+pub(crate) fn status_response(run_state: &str) -> EnvResponse {
+    EnvResponse::Status(live_status(run_state, 1000))
 }
 
 pub(crate) fn live_config(cores: u32) -> LiveConfig {
@@ -130,12 +130,12 @@ pub(crate) fn altered_config_response(change: impl FnOnce(&mut LiveConfig)) -> E
     EnvResponse::Config(Box::new(config))
 }
 
-pub(crate) fn ha_status_response(state: Option<&str>, word: &str) -> EnvResponse {
-    EnvResponse::Status(LiveStatus { ha: Some(HaState { state: state.map(Into::into) }), ..live_status(word, 1000) })
+pub(crate) fn ha_status_response(state: Option<&str>, run_state: &str) -> EnvResponse {
+    EnvResponse::Status(LiveStatus { ha: Some(HaState { state: state.map(Into::into) }), ..live_status(run_state, 1000) })
 }
 
-pub(crate) fn test_fault(trouble: EnvFaultKind) -> EnvFault {
-    EnvFault::new(trouble, "some-cause", "some words")
+pub(crate) fn test_fault(fault_kind: EnvFaultKind) -> EnvFault {
+    EnvFault::new(fault_kind, "some-cause", "some words")
 }
 
 pub(crate) fn test_task_id(name: &str) -> TaskId {
@@ -161,8 +161,8 @@ pub(crate) fn ended_task(name: &str, age_secs: u64) -> ObservedTask {
 
 /// Runs a case; a panic prints its seed.
 pub(crate) fn check_seed(seed: u64, case: impl Fn(&mut Rng) + std::panic::UnwindSafe) {
-    let ran = std::panic::catch_unwind(move || case(&mut Rng::new(seed)));
-    if let Err(panic) = ran {
+    let result = std::panic::catch_unwind(move || case(&mut Rng::new(seed)));
+    if let Err(panic) = result {
         eprintln!("seed {seed}");
         std::panic::resume_unwind(panic);
     }

@@ -83,8 +83,8 @@ impl LabToken {
     /// The token with this id, `user@realm!name`.
     pub(crate) fn new(id: &str, secret: String, separated: bool, expire_s: u64) -> Self {
         let (user, name) = id.split_once('!').unwrap_or((id, ""));
-        let who = Arc::new(ApiCaller { user: user.to_owned(), token: Some(name.to_owned()) });
-        Self { secret, privilege_separated: separated, expire_s, comment: None, who }
+        let caller = Arc::new(ApiCaller { user: user.to_owned(), token: Some(name.to_owned()) });
+        Self { secret, privilege_separated: separated, expire_s, comment: None, who: caller }
     }
 }
 
@@ -130,15 +130,15 @@ pub(crate) struct AccessControl {
 impl AccessControl {
     /// Removes all entries on a path.
     pub(crate) fn revoke_path(&mut self, path: &str) {
-        let (gone, kept) = std::mem::take(&mut self.grants).into_iter().partition(|grant| grant.path == path);
-        self.grants = kept;
-        self.revoked.extend::<BTreeSet<AclEntry>>(gone);
+        let (revoked, remaining) = std::mem::take(&mut self.grants).into_iter().partition(|grant| grant.path == path);
+        self.grants = remaining;
+        self.revoked.extend::<BTreeSet<AclEntry>>(revoked);
     }
 
     /// Restores the entries that were removed from a path.
     pub(crate) fn regrant_path(&mut self, path: &str) {
-        let (back, gone) = std::mem::take(&mut self.revoked).into_iter().partition(|grant| grant.path == path);
-        self.revoked = gone;
+        let (back, revoked) = std::mem::take(&mut self.revoked).into_iter().partition(|grant| grant.path == path);
+        self.revoked = revoked;
         self.grants.extend::<BTreeSet<AclEntry>>(back);
     }
 
@@ -160,18 +160,18 @@ impl AccessControl {
     }
 
     /// The privileges of `who` on `path`.
-    pub(crate) fn privileges_on(&self, who: &ApiCaller, path: &str) -> PathPrivileges {
-        if self.has_root_privileges(who) {
+    pub(crate) fn privileges_on(&self, caller: &ApiCaller, path: &str) -> PathPrivileges {
+        if self.has_root_privileges(caller) {
             return self.all_privileges();
         }
         let owner =
-            || if who.user == ROOT { self.all_privileges() } else { self.granted_privileges(&Grantee::User(who.user.clone()), path) };
-        let Some(token) = who.token.as_ref().and_then(|_| self.tokens.get(&who.id())) else { return owner() };
+            || if caller.user == ROOT { self.all_privileges() } else { self.granted_privileges(&Grantee::User(caller.user.clone()), path) };
+        let Some(token) = caller.token.as_ref().and_then(|_| self.tokens.get(&caller.id())) else { return owner() };
         if !token.privilege_separated {
             return owner();
         }
         let owner = owner();
-        let own = self.granted_privileges(&Grantee::Token(who.id()), path);
+        let own = self.granted_privileges(&Grantee::Token(caller.id()), path);
         own.into_iter().filter(|(privilege, _)| owner.contains_key(privilege)).collect()
     }
 
@@ -217,9 +217,9 @@ impl AccessControl {
     fn roles_on(&self, grantee: &Grantee, path: &str) -> BTreeMap<&str, bool> {
         let mut roles = BTreeMap::new();
         for step in path_prefixes(path) {
-            let here = |grantee: &Grantee| self.roles_at(grantee, step, step == path);
-            let own = here(grantee);
-            let found = if own.is_empty() { self.groups_of(grantee).flat_map(|group| here(&group)).collect() } else { own };
+            let roles_here = |grantee: &Grantee| self.roles_at(grantee, step, step == path);
+            let own = roles_here(grantee);
+            let found = if own.is_empty() { self.groups_of(grantee).flat_map(|group| roles_here(&group)).collect() } else { own };
             if !found.is_empty() {
                 roles = found;
             }
@@ -239,10 +239,10 @@ impl AccessControl {
 
     /// Returns a check of a privilege on guests, for long lists. Only guests with entries of their own are checked one by one; all others
     /// share one result.
-    pub(crate) fn guest_privilege_check<'a>(&'a self, who: &'a ApiCaller, privilege: &'a str) -> impl Fn(u32) -> bool + 'a {
-        let special = if self.has_root_privileges(who) { BTreeSet::new() } else { self.guests_with_own_entries() };
-        let usual = self.has_privilege(who, "/vms/0", privilege);
-        move |vmid| if special.contains(&vmid) { self.has_privilege(who, &format!("/vms/{vmid}"), privilege) } else { usual }
+    pub(crate) fn guest_privilege_check<'a>(&'a self, caller: &'a ApiCaller, privilege: &'a str) -> impl Fn(u32) -> bool + 'a {
+        let special = if self.has_root_privileges(caller) { BTreeSet::new() } else { self.guests_with_own_entries() };
+        let usual = self.has_privilege(caller, "/vms/0", privilege);
+        move |vmid| if special.contains(&vmid) { self.has_privilege(caller, &format!("/vms/{vmid}"), privilege) } else { usual }
     }
 
     /// Guests whose privileges can differ from those of all others.
@@ -254,8 +254,8 @@ impl AccessControl {
     }
 
     /// Root, and tokens that have all of root's privileges. Checked first, because most callers in a lab are one of these.
-    pub(crate) fn has_root_privileges(&self, who: &ApiCaller) -> bool {
-        who.user == ROOT && who.token.as_ref().is_none_or(|name| !self.is_privilege_separated(&who.user, name))
+    pub(crate) fn has_root_privileges(&self, caller: &ApiCaller) -> bool {
+        caller.user == ROOT && caller.token.as_ref().is_none_or(|name| !self.is_privilege_separated(&caller.user, name))
     }
 
     /// Called many times per request, so it does not allocate the id.
@@ -275,19 +275,19 @@ impl AccessControl {
     }
 
     /// Like [`Self::privileges_on`] for a single privilege, which is all that most calls need.
-    pub(crate) fn has_privilege(&self, who: &ApiCaller, path: &str, privilege: &str) -> bool {
-        if self.has_root_privileges(who) {
+    pub(crate) fn has_privilege(&self, caller: &ApiCaller, path: &str, privilege: &str) -> bool {
+        if self.has_root_privileges(caller) {
             return self.knows_privilege(privilege);
         }
         let owner = || {
-            if who.user == ROOT {
+            if caller.user == ROOT {
                 self.knows_privilege(privilege)
             } else {
-                self.has_granted_privilege(&Grantee::User(who.user.clone()), path, privilege)
+                self.has_granted_privilege(&Grantee::User(caller.user.clone()), path, privilege)
             }
         };
-        let id = who.id();
-        match who.token.as_ref().and_then(|_| self.tokens.get(&id)) {
+        let id = caller.id();
+        match caller.token.as_ref().and_then(|_| self.tokens.get(&id)) {
             Some(token) if token.privilege_separated => self.has_granted_privilege(&Grantee::Token(id), path, privilege) && owner(),
             _ => owner(),
         }
@@ -304,16 +304,16 @@ impl AccessControl {
     }
 
     /// Fails unless `who` has the privilege on the path.
-    pub(crate) fn require_privilege(&self, who: &ApiCaller, path: &str, privilege: &str) -> Result<(), ApiError> {
-        if self.has_privilege(who, path, privilege) { Ok(()) } else { Err(ApiError::denied_error(path, privilege)) }
+    pub(crate) fn require_privilege(&self, caller: &ApiCaller, path: &str, privilege: &str) -> Result<(), ApiError> {
+        if self.has_privilege(caller, path, privilege) { Ok(()) } else { Err(ApiError::denied_error(path, privilege)) }
     }
 
     /// Fails unless `who` has one of the privileges on the path.
-    pub(crate) fn require_any_privilege(&self, who: &ApiCaller, path: &str, privileges: &[&str]) -> Result<(), ApiError> {
-        let any = if self.has_root_privileges(who) {
+    pub(crate) fn require_any_privilege(&self, caller: &ApiCaller, path: &str, privileges: &[&str]) -> Result<(), ApiError> {
+        let any = if self.has_root_privileges(caller) {
             privileges.iter().any(|privilege| self.knows_privilege(privilege))
         } else {
-            privileges.iter().any(|privilege| self.has_privilege(who, path, privilege))
+            privileges.iter().any(|privilege| self.has_privilege(caller, path, privilege))
         };
         if any { Ok(()) } else { Err(ApiError::denied_error(path, &privileges.join("|"))) }
     }
@@ -423,12 +423,12 @@ mod tests {
             ApiCaller::for_user("nobody@pve"),
         ];
         let mut seen = Vec::new();
-        for who in &everybody {
-            let on_guests = access.guest_privilege_check(who, "VM.Audit");
+        for caller in &everybody {
+            let on_guests = access.guest_privilege_check(caller, "VM.Audit");
             for vmid in 100..105 {
                 let path = format!("/vms/{vmid}");
-                assert_eq!(on_guests(vmid), access.has_privilege(who, &path, "VM.Audit"), "{who:?} {vmid}");
-                assert_eq!(on_guests(vmid), access.privileges_on(who, &path).contains_key("VM.Audit"), "{who:?} {vmid}");
+                assert_eq!(on_guests(vmid), access.has_privilege(caller, &path, "VM.Audit"), "{caller:?} {vmid}");
+                assert_eq!(on_guests(vmid), access.privileges_on(caller, &path).contains_key("VM.Audit"), "{caller:?} {vmid}");
                 seen.push(on_guests(vmid));
             }
         }

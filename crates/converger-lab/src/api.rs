@@ -79,7 +79,7 @@ pub(crate) type ApiHandler = fn(&mut World, &ApiCall) -> Result<ApiData, ApiErro
 type ApiRoute = (&'static str, &'static str, ApiHandler);
 
 static HANDLERS: LazyLock<BTreeMap<(&'static str, &'static str), ApiHandler>> = LazyLock::new(|| {
-    let rooms: [&[ApiRoute]; 9] = [
+    let routes: [&[ApiRoute]; 9] = [
         access::ROUTES,
         backup::ROUTES,
         cluster::ROUTES,
@@ -90,7 +90,7 @@ static HANDLERS: LazyLock<BTreeMap<(&'static str, &'static str), ApiHandler>> = 
         storage::ROUTES,
         tasks::ROUTES,
     ];
-    rooms.into_iter().flatten().map(|(verb, template, handler)| ((*verb, *template), *handler)).collect()
+    routes.into_iter().flatten().map(|(verb, template, handler)| ((*verb, *template), *handler)).collect()
 });
 
 /// The handler of a method; `None` if the lab does not implement the method.

@@ -43,11 +43,11 @@ const NON_CONFIG_PARAMS: &[&str] =
 pub(crate) fn prepare_update(world: &mut World, call: &ApiCall) -> Result<ConfigUpdate, ApiError> {
     call.check_root_only(&["skiplock"])?;
     let list = |name: &str| call.param(name).map_or_else(Vec::new, |text| split_list(text).map(resolve_alias).collect::<Vec<String>>());
-    let given = call.values.iter().filter(|(key, _)| !NON_CONFIG_PARAMS.contains(&key.as_str()));
+    let config_values = call.values.iter().filter(|(key, _)| !NON_CONFIG_PARAMS.contains(&key.as_str()));
     let update = ConfigUpdate {
         vmid: call.vmid(),
         kind: call.kind,
-        sets: given.map(|(key, value)| (resolve_alias(key), value.clone())).collect(),
+        sets: config_values.map(|(key, value)| (resolve_alias(key), value.clone())).collect(),
         deletes: list("delete"),
         reverts: list("revert"),
         force: call.is_set("force"),
@@ -69,8 +69,8 @@ fn request_log_text(call: &ApiCall) -> String {
     let skipped = ["node", "vmid", "digest", "background_delay"];
     let mut pairs: Vec<&(String, String)> = call.values.iter().filter(|(key, _)| !skipped.contains(&key.as_str())).collect();
     pairs.sort();
-    let shown = |key: &str, value: &str| if key == "cipassword" { "<hidden>".to_owned() } else { value.to_owned() };
-    pairs.iter().map(|(key, value)| format!("-{key} {}", shown(key, value))).collect::<Vec<_>>().join(" ")
+    let visible_value = |key: &str, value: &str| if key == "cipassword" { "<hidden>".to_owned() } else { value.to_owned() };
+    pairs.iter().map(|(key, value)| format!("-{key} {}", visible_value(key, value))).collect::<Vec<_>>().join(" ")
 }
 
 /// The error of containers if the digest does not match.

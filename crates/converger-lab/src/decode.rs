@@ -130,8 +130,8 @@ pub(crate) fn parse_form(body: &[u8]) -> GivenParams {
     for pair in body.split(|byte| *byte == b'&' || *byte == b';') {
         let mut parts = pair.split(|byte| *byte == b'=');
         let (Some(key), Some(value)) = (parts.next(), parts.next()) else { continue };
-        let word = |bytes: &[u8]| lossy_string(decode_percent(bytes, true));
-        add_param(&mut params, word(key), word(value));
+        let decode_part = |bytes: &[u8]| lossy_string(decode_percent(bytes, true));
+        add_param(&mut params, decode_part(key), decode_part(value));
     }
     params
 }
@@ -140,22 +140,22 @@ pub(crate) fn parse_form(body: &[u8]) -> GivenParams {
 fn add_param(params: &mut GivenParams, key: String, value: String) {
     match params.iter_mut().find(|(known, _)| *known == key) {
         Some((_, GivenValue::List(items))) => items.push(value),
-        Some((_, given)) => *given = GivenValue::List(vec![given.to_text(), value]),
+        Some((_, given_value)) => *given_value = GivenValue::List(vec![given_value.to_text(), value]),
         None => params.push((key, GivenValue::Text(value))),
     }
 }
 
 /// Decodes a JSON body; the error has the text of Proxmox's parser.
 pub(crate) fn parse_json_body(body: &[u8]) -> Result<GivenParams, String> {
-    let place = "at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 934.";
+    let source_location = "at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 934.";
     let parsed: Value = serde_json::from_slice(body).map_err(|_| {
         let offset = body.len();
         let what = "malformed JSON string, neither tag, array, object, number, string or atom";
-        format!("{what}, at character offset {offset} (before \"(end of string)\") {place}")
+        format!("{what}, at character offset {offset} (before \"(end of string)\") {source_location}")
     })?;
     match parsed {
         Value::Object(fields) => Ok(fields.iter().map(|(key, value)| (key.clone(), GivenValue::from_json(value))).collect()),
-        _ => Err(format!("Not a HASH reference {place}")),
+        _ => Err(format!("Not a HASH reference {source_location}")),
     }
 }
 
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     fn param_text(params: &GivenParams, key: &str) -> Option<String> {
-        params.iter().find(|(known, _)| known == key).map(|(_, given)| given.to_text())
+        params.iter().find(|(known, _)| known == key).map(|(_, value)| value.to_text())
     }
 
     #[test]

@@ -45,18 +45,18 @@ pub(crate) struct NewTask<'a> {
 
 impl<'a> NewTask<'a> {
     /// A task about a guest, which holds the guest's lock while it runs.
-    pub(crate) fn holding_guest(node: &'a str, who: &ApiCaller, kind: &str, vmid: u32, work: TaskWork) -> Self {
-        Self { node, user: who.id(), kind: kind.to_owned(), about: vmid.to_string(), holds: Some(vmid), work }
+    pub(crate) fn holding_guest(node: &'a str, caller: &ApiCaller, kind: &str, vmid: u32, work: TaskWork) -> Self {
+        Self { node, user: caller.id(), kind: kind.to_owned(), about: vmid.to_string(), holds: Some(vmid), work }
     }
 
     /// A task of a node that is not about a guest.
-    pub(crate) fn for_node(node: &'a str, who: &ApiCaller, kind: &str, about: &str, work: TaskWork) -> Self {
-        Self { node, user: who.id(), kind: kind.to_owned(), about: about.to_owned(), holds: None, work }
+    pub(crate) fn for_node(node: &'a str, caller: &ApiCaller, kind: &str, about: &str, work: TaskWork) -> Self {
+        Self { node, user: caller.id(), kind: kind.to_owned(), about: about.to_owned(), holds: None, work }
     }
 
     /// A task about a guest that does not lock it.
-    pub(crate) fn without_guest_lock(node: &'a str, who: &ApiCaller, kind: &str, vmid: u32, work: TaskWork) -> Self {
-        Self { holds: None, ..Self::holding_guest(node, who, kind, vmid, work) }
+    pub(crate) fn without_guest_lock(node: &'a str, caller: &ApiCaller, kind: &str, vmid: u32, work: TaskWork) -> Self {
+        Self { holds: None, ..Self::holding_guest(node, caller, kind, vmid, work) }
     }
 }
 
@@ -96,7 +96,7 @@ impl World {
                 crate::route::run_late_request(self, &entry, &request);
             }
             ScheduledEvent::RunHaManager => self.run_ha_manager(),
-            ScheduledEvent::WorldEvent(act) => crate::fault::apply_world_event(self, act),
+            ScheduledEvent::WorldEvent(world_event) => crate::fault::apply_world_event(self, world_event),
         }
     }
 
@@ -157,10 +157,10 @@ impl World {
         if let Some(vmid) = self.tasks.get(id).and_then(|task| task.holds) {
             self.tasks.holders.insert(vmid, id);
         }
-        let twist = self.faults.next_task_fault(&self.tasks, id);
-        let warnings = twist.as_ref().map_or(0, TaskFaultEffect::warning_count);
-        let begun = twist.and_then(|twist| twist.start_result()).unwrap_or_else(|| task_work::begin_work(self, id));
-        let (ends_ms, outcome) = match begun {
+        let effect = self.faults.next_task_fault(&self.tasks, id);
+        let warnings = effect.as_ref().map_or(0, TaskFaultEffect::warning_count);
+        let start_result = effect.and_then(|effect| effect.start_result()).unwrap_or_else(|| task_work::begin_work(self, id));
+        let (ends_ms, outcome) = match start_result {
             Ok(Some(duration_ms)) => (Some(self.now_ms.saturating_add(duration_ms)), Ok(())),
             Ok(None) => (None, Ok(())),
             Err(error) => (Some(self.now_ms.saturating_add(FAILED_TASK_MS)), Err(error)),

@@ -245,7 +245,7 @@ impl RequestFault {
 
 /// A random fault that is typical of networks and servers.
 fn random_response_fault(random: &mut SeededRandom) -> ResponseFault {
-    let silent = |status: u16, reason: &str| ResponseFault::After { status, reason: reason.to_owned() };
+    let without_body = |status: u16, reason: &str| ResponseFault::After { status, reason: reason.to_owned() };
     let instead = |status: u16, reason: &str, body: &str, html: bool| ResponseFault::Instead {
         status,
         reason: reason.to_owned(),
@@ -258,8 +258,8 @@ fn random_response_fault(random: &mut SeededRandom) -> ResponseFault {
         2 => ResponseFault::Truncated(usize::try_from(random.number_below(40)).unwrap_or(0)),
         3 => ResponseFault::Slow(random.number_below(45_000)),
         4 => instead(595, "Connection refused", "", false),
-        5 => silent(596, "Connection timed out"),
-        6 => silent(599, "Too many redirections"),
+        5 => without_body(596, "Connection timed out"),
+        6 => without_body(599, "Too many redirections"),
         7 => ResponseFault::Redirect("https://localhost:1/".to_owned()),
         8 => ResponseFault::Drip { bytes: 1 + u32::try_from(random.number_below(64)).unwrap_or(0), every_ms: random.number_below(200) },
         9 => instead(502, "Bad Gateway", "<html><body><h1>502 Bad Gateway</h1></body></html>", true),
@@ -304,8 +304,8 @@ mod tests {
             RequestFault { method: Some("PUT".to_owned()), nth: Some(2), fault: Some(ResponseFault::LostAfter), ..RequestFault::default() };
         let plan = FaultPlan { requests: vec![fault], ..FaultPlan::default() };
         let mut faults = ActiveFaults::new(&plan, 0);
-        let mut ask = |method: &str| faults.next_request_fault(0, &LabRequest::new(method, "/x"));
-        let seen: Vec<Option<ResponseFault>> = ["PUT", "GET", "PUT", "PUT"].into_iter().map(&mut ask).collect();
+        let mut next_fault = |method: &str| faults.next_request_fault(0, &LabRequest::new(method, "/x"));
+        let seen: Vec<Option<ResponseFault>> = ["PUT", "GET", "PUT", "PUT"].into_iter().map(&mut next_fault).collect();
         assert_eq!(seen, [None, None, Some(ResponseFault::LostAfter), None]);
     }
 
@@ -322,11 +322,11 @@ mod tests {
     #[test]
     fn random_faults_are_the_same_for_the_same_seed() {
         let plan = |seed| FaultPlan { chance: Some(RandomFaults { seed, per_thousand: 300 }), ..FaultPlan::default() };
-        let story = |seed| {
+        let faults_for = |seed| {
             let mut faults = ActiveFaults::new(&plan(seed), 0);
             (0..50).map(|_| faults.next_request_fault(0, &LabRequest::new("GET", "/x"))).collect::<Vec<_>>()
         };
-        assert_eq!(story(7), story(7));
-        assert!(story(7).iter().any(Option::is_some) && story(7).iter().any(Option::is_none));
+        assert_eq!(faults_for(7), faults_for(7));
+        assert!(faults_for(7).iter().any(Option::is_some) && faults_for(7).iter().any(Option::is_none));
     }
 }

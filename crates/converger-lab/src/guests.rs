@@ -153,15 +153,15 @@ mod tests {
         for (number, change) in (0..).zip(changes) {
             change(&mut guests);
             let current = guests.current_text(100, || (vec![number], Vec::new()));
-            assert!(current.is_none_or(|kept| kept.0 == [number]));
+            assert!(current.is_none_or(|cached| cached.0 == [number]));
             let anew = guests.get(&100).map(|guest| guest.render_pending(&guest.digest(), Flavour::V9)).unwrap_or_default();
             let now = render_pending(&mut guests);
             assert_eq!(now.as_bytes(), anew);
             assert_ne!(now, before);
             let digests = guests.get(&100).map(|guest| (guests.digest_of(guest), guest.digest()));
-            assert!(digests.is_none_or(|(kept, anew)| kept == anew));
+            assert!(digests.is_none_or(|(cached, anew)| cached == anew));
             let sections = guests.get(&100).map(|guest| (guests.sections_of(guest).0, guest.config.clone()));
-            assert!(sections.is_none_or(|(kept, anew)| *kept == anew));
+            assert!(sections.is_none_or(|(cached, anew)| *cached == anew));
             before = now;
         }
     }

@@ -235,8 +235,8 @@ impl World {
     fn pick_recovery_node(&self) -> Option<String> {
         let managed =
             |node: &str| self.guests.values().filter(|guest| guest.node == node && self.ha.find_for_guest(guest).is_some()).count();
-        let there = self.nodes.values().filter(|node| node.online && self.is_quorate(&node.name));
-        there.min_by_key(|node| managed(&node.name)).map(|node| node.name.clone())
+        let candidates = self.nodes.values().filter(|node| node.online && self.is_quorate(&node.name));
+        candidates.min_by_key(|node| managed(&node.name)).map(|node| node.name.clone())
     }
 
     /// `migrate` moves a running virtual machine live. `relocate`, and every move of a container, stops the guest first, and the next cycle

@@ -40,19 +40,19 @@ pub(crate) struct NodeView {
 impl NodeView {
     /// Records a broadcast. Returns whether the receiver missed none before. A receiver that did (new, restarted, or partitioned for long)
     /// gets every guest; the others get what changed.
-    fn note_broadcast(&mut self, speaker: &LabNode, at_ms: u64) -> bool {
-        let before = self.heard_ms.get_mut(&speaker.name).map(|heard| std::mem::replace(heard, at_ms));
+    fn note_broadcast(&mut self, sender: &LabNode, at_ms: u64) -> bool {
+        let before = self.heard_ms.get_mut(&sender.name).map(|heard_ms| std::mem::replace(heard_ms, at_ms));
         if before.is_none() {
-            self.heard_ms.insert(speaker.name.clone(), at_ms);
+            self.heard_ms.insert(sender.name.clone(), at_ms);
         }
-        before.is_some() && before == speaker.broadcast_ms
+        before.is_some() && before == sender.broadcast_ms
     }
 
     /// The last broadcast about a guest and its time, unless it has expired.
     pub(crate) fn guest_row(&self, vmid: u32, now_ms: u64) -> Option<(&GuestBroadcast, u64)> {
         let row = self.rows.get(&vmid)?;
-        let told_ms = row.frozen_ms.or_else(|| self.heard_ms.get(&*row.node).copied())?;
-        (now_ms.saturating_sub(told_ms) < STATUS_EXPIRY_MS).then_some((row, told_ms))
+        let heard_ms = row.frozen_ms.or_else(|| self.heard_ms.get(&*row.node).copied())?;
+        (now_ms.saturating_sub(heard_ms) < STATUS_EXPIRY_MS).then_some((row, heard_ms))
     }
 }
 
@@ -68,8 +68,8 @@ impl NodeViews {
 
     /// When `entry` last received a broadcast from a node, unless that has expired.
     pub(crate) fn last_heard_ms(&self, entry: &str, node: &str, now_ms: u64) -> Option<u64> {
-        let told_ms = *self.0.get(entry)?.heard_ms.get(node)?;
-        (now_ms.saturating_sub(told_ms) < STATUS_EXPIRY_MS).then_some(told_ms)
+        let heard_ms = *self.0.get(entry)?.heard_ms.get(node)?;
+        (now_ms.saturating_sub(heard_ms) < STATUS_EXPIRY_MS).then_some(heard_ms)
     }
 
     /// Clears a node's view, as a restart of its cluster file system does.
@@ -107,26 +107,27 @@ impl World {
     fn due_broadcast_ms(&self, node: &LabNode) -> Option<u64> {
         let is_able = node.online && node.cluster_files == ServiceState::Up && node.statd == ServiceState::Up;
         let at_ms = node.last_broadcast_ms(self.now_ms).filter(|_| is_able)?;
-        (node.broadcast_ms.is_none_or(|told| told < at_ms)).then_some(at_ms)
+        (node.broadcast_ms.is_none_or(|broadcast_ms| broadcast_ms < at_ms)).then_some(at_ms)
     }
 
     fn broadcast_from(&mut self, name: &str, at_ms: u64) {
         let changed = self.guests.changed_on(name);
-        let Some(speaker) = self.nodes.get(name) else { return };
+        let Some(sender) = self.nodes.get(name) else { return };
         // Broadcasts that were skipped because no request arrived count as well.
-        let unasked = speaker.broadcast_ms.map_or(0, |told_ms| (at_ms.saturating_sub(told_ms) / BROADCAST_INTERVAL_MS).saturating_sub(1));
-        let old_rounds = speaker.old_format_rounds.saturating_sub(u32::try_from(unasked).unwrap_or(u32::MAX));
+        let skipped =
+            sender.broadcast_ms.map_or(0, |broadcast_ms| (at_ms.saturating_sub(broadcast_ms) / BROADCAST_INTERVAL_MS).saturating_sub(1));
+        let old_rounds = sender.old_format_rounds.saturating_sub(u32::try_from(skipped).unwrap_or(u32::MAX));
         let flavour = if old_rounds > 0 { self.flavour.min(Flavour::V8) } else { self.flavour };
-        let row = |guest: &LabGuest| (guest.vmid, broadcast_row(guest, speaker.cpus, flavour));
+        let row = |guest: &LabGuest| (guest.vmid, broadcast_row(guest, sender.cpus, flavour));
         let guests = &self.guests;
         let of_changed = LazyCell::new(|| changed.iter().filter_map(|vmid| guests.get(vmid)).map(row).collect::<Vec<_>>());
         let of_all = LazyCell::new(|| guests.values().filter(|guest| guest.node == name).map(row).collect::<Vec<_>>());
-        for listener in self.nodes.values().filter(|node| can_hear(node, speaker)) {
+        for listener in self.nodes.values().filter(|node| can_hear(node, sender)) {
             if !self.views.0.contains_key(&listener.name) {
                 self.views.0.insert(listener.name.clone(), NodeView::default());
             }
             if let Some(view) = self.views.0.get_mut(&listener.name) {
-                let rows = if view.note_broadcast(speaker, at_ms) { &*of_changed } else { &*of_all };
+                let rows = if view.note_broadcast(sender, at_ms) { &*of_changed } else { &*of_all };
                 view.rows.extend(rows.iter().cloned());
             }
         }
@@ -142,16 +143,16 @@ impl World {
 }
 
 /// Like [`World::is_reachable`], for nodes that are already looked up.
-fn can_hear(listener: &LabNode, speaker: &LabNode) -> bool {
-    let is_near = listener.name == speaker.name || (speaker.online && speaker.network_partition == listener.network_partition);
+fn can_hear(listener: &LabNode, sender: &LabNode) -> bool {
+    let is_near = listener.name == sender.name || (sender.online && sender.network_partition == listener.network_partition);
     listener.online && is_near && listener.cluster_files == ServiceState::Up
 }
 
 fn broadcast_row(guest: &LabGuest, host_cpus: u64, flavour: Flavour) -> GuestBroadcast {
-    let word = guest.process.as_ref().map_or("stopped", |process| process.qemu_state.as_str());
+    let state = guest.process.as_ref().map_or("stopped", |process| process.qemu_state.as_str());
     GuestBroadcast {
         node: guest.node.as_str().into(),
-        status: word.into(),
+        status: state.into(),
         text: broadcast_fields(guest, host_cpus, flavour).into(),
         since_ms: guest.process.as_ref().map(|process| process.since_ms),
         frozen_ms: None,

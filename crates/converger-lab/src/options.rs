@@ -36,9 +36,9 @@ impl DatacenterOptions {
                     return Err(format!("invalid format - format error\n{name}: {unknown}\n"));
                 }
                 if name == "user-allow" && !USER_ALLOW.contains(&text) {
-                    let words = USER_ALLOW.join(", ");
+                    let allowed = USER_ALLOW.join(", ");
                     return Err(format!(
-                        "invalid format - format error\n{name}: value '{text}' does not have a value in the enumeration '{words}'\n"
+                        "invalid format - format error\n{name}: value '{text}' does not have a value in the enumeration '{allowed}'\n"
                     ));
                 }
             }
@@ -92,15 +92,15 @@ impl DatacenterOptions {
 
     /// The options as in `GET /cluster/options`: properties as objects, tag lists as arrays.
     pub(crate) fn shown(&self) -> Map<String, Value> {
-        let mut shown = Map::new();
+        let mut options = Map::new();
         for (key, value) in &self.0 {
             let parts = match key.as_str() {
                 "registered-tags" => json!(self.registered().collect::<Vec<_>>()),
                 _ => Value::Object(pairs(value).map(|(name, text)| (name.to_owned(), part_shown(name, text))).collect()),
             };
-            shown.insert(key.clone(), parts);
+            options.insert(key.clone(), parts);
         }
-        shown
+        options
     }
 
     fn registered(&self) -> impl Iterator<Item = &str> {

@@ -57,12 +57,12 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_values() {
-        let story = |seed| {
+        let values_for = |seed| {
             let mut random = SeededRandom::new(seed);
             (random.new_uuid(), random.new_mac("BC:24:11"), random.number_below(10))
         };
-        assert_eq!(story(7), story(7));
-        assert_ne!(story(7), story(8));
+        assert_eq!(values_for(7), values_for(7));
+        assert_ne!(values_for(7), values_for(8));
     }
 
     #[test]

@@ -175,19 +175,19 @@ impl RequestHops {
 pub(crate) fn build_response(
     format: ResponseFormat,
     flavour: Flavour,
-    way: RequestHops,
+    hops: RequestHops,
     outcome: Result<ApiData, ApiError>,
 ) -> LabResponse {
     match (outcome, format) {
         (Ok(data), _) => {
             let delay_ms = data.delay_ms;
             let body = success_body(format, data);
-            let connection = way.connection_header();
+            let connection = hops.connection_header();
             LabResponse { delay_ms, ..json_response(200, "OK".to_owned(), connection, body) }
         }
         (Err(ApiError::Raw { status, reason, body, delay_ms }), _) => raw_response(status, &reason, &body, delay_ms),
         (Err(fail @ ApiError::LoginFailed(_)), _) | (Err(fail), ResponseFormat::Json) => json_error_response(flavour, &fail),
-        (Err(fail), ResponseFormat::Extjs) => extjs_error_response(way, &fail),
+        (Err(fail), ResponseFormat::Extjs) => extjs_error_response(hops, &fail),
     }
 }
 
@@ -195,8 +195,8 @@ pub(crate) fn build_response(
 const ENVELOPE_BYTES: usize = 120;
 
 fn success_body(format: ResponseFormat, data: ApiData) -> Vec<u8> {
-    let room = if let ApiBody::JsonText(text) = &data.body { text.len() } else { 0 };
-    let mut body = Vec::with_capacity(room + ENVELOPE_BYTES);
+    let text_bytes = if let ApiBody::JsonText(text) = &data.body { text.len() } else { 0 };
+    let mut body = Vec::with_capacity(text_bytes + ENVELOPE_BYTES);
     body.extend_from_slice(b"{\"data\":");
     match data.body {
         ApiBody::JsonText(text) => body.extend_from_slice(&text),
@@ -228,7 +228,7 @@ fn json_error_response(flavour: Flavour, fail: &ApiError) -> LabResponse {
 }
 
 /// The code of an exception is a string, that of a plain `die` a number.
-fn extjs_error_response(way: RequestHops, fail: &ApiError) -> LabResponse {
+fn extjs_error_response(hops: RequestHops, fail: &ApiError) -> LabResponse {
     let status = match fail {
         ApiError::Params(..) | ApiError::Denied(_) => json!(fail.status().to_string()),
         _ => json!(fail.status()),
@@ -237,7 +237,7 @@ fn extjs_error_response(way: RequestHops, fail: &ApiError) -> LabResponse {
     if let (ApiError::Params(errors, _), Value::Object(fields)) = (fail, &mut body) {
         fields.insert("errors".to_owned(), json!(errors));
     }
-    let answer = json_response(200, "OK".to_owned(), way.connection_header(), body.to_string().into_bytes());
+    let answer = json_response(200, "OK".to_owned(), hops.connection_header(), body.to_string().into_bytes());
     LabResponse { delay_ms: fail.delay_ms(), ..answer }
 }
 

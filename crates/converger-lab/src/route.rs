@@ -42,14 +42,14 @@ enum RequestAttempt {
 
 /// Answers a request that arrived at `entry`, including faults.
 pub(crate) fn answer_request(world: &mut World, entry: &str, request: &LabRequest) -> (Option<Arc<ApiCaller>>, LabResponse) {
-    let twist = world.faults.next_request_fault(world.now_ms, request);
-    match twist {
+    let fault = world.faults.next_request_fault(world.now_ms, request);
+    match fault {
         Some(ResponseFault::LostBefore) => (None, LabResponse { delivery: WireDelivery::LostBefore, ..LabResponse::default() }),
         Some(ResponseFault::Instead { status, reason, body, html }) => (None, substitute_response(status, &reason, &body, html)),
         Some(ResponseFault::Redirect(to)) => (None, redirect_response(to)),
-        twist => {
-            let (who, answer) = serve_request(world, entry, request, RequestAttempt::First);
-            (who, apply_response_fault(answer, twist))
+        fault => {
+            let (caller, answer) = serve_request(world, entry, request, RequestAttempt::First);
+            (caller, apply_response_fault(answer, fault))
         }
     }
 }
@@ -79,8 +79,8 @@ fn redirect_response(to: String) -> LabResponse {
     answer
 }
 
-fn apply_response_fault(mut answer: LabResponse, twist: Option<ResponseFault>) -> LabResponse {
-    match twist {
+fn apply_response_fault(mut answer: LabResponse, fault: Option<ResponseFault>) -> LabResponse {
+    match fault {
         Some(ResponseFault::LostAfter) => answer.delivery = WireDelivery::LostAfter,
         Some(ResponseFault::Truncated(bytes)) => answer.delivery = WireDelivery::Truncated(bytes.min(answer.body.len())),
         Some(ResponseFault::Slow(delay_ms)) => answer.delay_ms = answer.delay_ms.saturating_add(delay_ms),
@@ -93,7 +93,7 @@ fn apply_response_fault(mut answer: LabResponse, twist: Option<ResponseFault>) -
     answer
 }
 
-fn serve_request(world: &mut World, entry: &str, request: &LabRequest, trip: RequestAttempt) -> (Option<Arc<ApiCaller>>, LabResponse) {
+fn serve_request(world: &mut World, entry: &str, request: &LabRequest, attempt: RequestAttempt) -> (Option<Arc<ApiCaller>>, LabResponse) {
     if !world.is_listening(entry) {
         // A hung proxy accepts the connection, and the client waits until its own timeout.
         let hangs = world.nodes.get(entry).is_some_and(|node| node.online && node.proxy == ServiceState::Hung);
@@ -112,7 +112,7 @@ fn serve_request(world: &mut World, entry: &str, request: &LabRequest, trip: Req
     let line = ParsedRequestLine::parse_cached(request, world.flavour);
     let format = *line.format.as_ref().unwrap_or(&ResponseFormat::Json);
     let mut trace = RequestProgress { who: None, hops: RequestHops::default() };
-    let outcome = run_api_call(world, entry, request, &line, trip, &mut trace);
+    let outcome = run_api_call(world, entry, request, &line, attempt, &mut trace);
     (trace.who, response::build_response(format, world.flavour, trace.hops, outcome))
 }
 
@@ -127,7 +127,7 @@ fn run_api_call(
     entry: &str,
     request: &LabRequest,
     line: &ParsedRequestLine,
-    trip: RequestAttempt,
+    attempt: RequestAttempt,
     trace: &mut RequestProgress,
 ) -> Result<ApiData, ApiError> {
     caller::check_method(request)?;
@@ -142,29 +142,29 @@ fn run_api_call(
     let method = line.method.ok_or_else(missing)?;
     let own = body.map(|body| line.params_with(body)).transpose()?;
     let params = own.as_ref().map_or_else(|| line.params().as_ref().map_err(ApiError::clone), Ok)?;
-    let who = trace.who.clone().unwrap_or_else(|| ApiCaller::for_user("").into());
-    if who.token.is_some() && !method.token_allowed {
+    let caller = trace.who.clone().unwrap_or_else(|| ApiCaller::for_user("").into());
+    if caller.token.is_some() && !method.token_allowed {
         return Err(ApiError::Denied(format!("URI '{}' not available with API token, need proper ticket.\n", path())));
     }
-    permission::check_permission(world, &who, method, params)?;
+    permission::check_permission(world, &caller, method, params)?;
     let handler = api::find_handler(method).ok_or_else(missing)?;
-    let (node, way) = proxy_to_node(world, entry, request, method, params, trip)?;
-    trace.hops = way;
+    let (node, hops) = proxy_to_node(world, entry, request, method, params, attempt)?;
+    trace.hops = hops;
     let check = |params: GivenParams| schema::check_params(method, params, world.flavour).map(Rc::new);
     let values = match &own {
-        _ if loses_body(world, request, way) => check(path_params(method, params)),
+        _ if loses_body(world, request, hops) => check(path_params(method, params)),
         Some(params) => check(params.clone()),
         None => line.checked_params(method, params, world.flavour),
     };
-    let call = ApiCall { method, values: values?, who, entry: entry.to_owned(), node, kind: guest_kind(method) };
+    let call = ApiCall { method, values: values?, who: caller, entry: entry.to_owned(), node, kind: guest_kind(method) };
     let slow_ms = world.nodes.get(&call.node).map_or(0, |node| node.slow_ms);
-    handler(world, &call).map(|data| data.with_delay(if trip == RequestAttempt::First { slow_ms } else { 0 }))
+    handler(world, &call).map(|data| data.with_delay(if attempt == RequestAttempt::First { slow_ms } else { 0 }))
 }
 
 /// In release 7, a JSON body was lost on the way to another node.
-fn loses_body(world: &World, request: &LabRequest, way: RequestHops) -> bool {
+fn loses_body(world: &World, request: &LabRequest, hops: RequestHops) -> bool {
     let is_json = || request.find_header("Content-Type").is_some_and(|content| content.starts_with("application/json"));
-    way.remote && world.flavour == Flavour::V7 && is_json()
+    hops.remote && world.flavour == Flavour::V7 && is_json()
 }
 
 /// The parameters in the path, which are not lost.
@@ -192,9 +192,9 @@ fn proxy_to_node(
     request: &LabRequest,
     method: &ApiMethod,
     params: &GivenParams,
-    trip: RequestAttempt,
+    attempt: RequestAttempt,
 ) -> Result<(String, RequestHops), ApiError> {
-    let named = params.iter().find(|(name, _)| name == "node").filter(|_| method.on_node).map(|(_, given)| given.to_text());
+    let named = params.iter().find(|(name, _)| name == "node").filter(|_| method.on_node).map(|(_, value)| value.to_text());
     let node = match named {
         Some(name) if name != "localhost" => name,
         _ => entry.to_owned(),
@@ -208,7 +208,7 @@ fn proxy_to_node(
     if refused {
         return Err(ApiError::without_body(595, "Connection refused", 0));
     }
-    if trip == RequestAttempt::First {
+    if attempt == RequestAttempt::First {
         check_node_answers(world, entry, &node, request, method.protected)?;
     }
     Ok((node, RequestHops { daemon: method.protected, remote, read: method.verb == "GET" }))

@@ -132,8 +132,8 @@ impl ApiMethod {
     fn capture_segments(&self, segments: &[&str]) -> Vec<(String, String)> {
         let last = self.segments.len().saturating_sub(1);
         let rest = |index: usize| segments.get(index..).map_or_else(String::new, |rest| rest.join("/"));
-        let given = |index: usize| if index == last { rest(index) } else { segments[index].to_owned() };
-        self.captures.iter().map(|(index, name)| (name.clone(), given(*index))).collect()
+        let captured = |index: usize| if index == last { rest(index) } else { segments[index].to_owned() };
+        self.captures.iter().map(|(index, name)| (name.clone(), captured(*index))).collect()
     }
 }
 
@@ -279,9 +279,9 @@ fn needs_only_known_privileges(check: &Value, flavour: Flavour) -> bool {
 
 fn build_parameter(name: &str, index: usize) -> (String, MethodParameter) {
     let (name, since) = name.split_once('@').unwrap_or((name, "0"));
-    let bare = name.trim_end_matches('!');
+    let bare_name = name.trim_end_matches('!');
     let shape = &API_TABLE.types[index];
-    (bare.to_owned(), MethodParameter { shape, required: bare.len() < name.len(), since: since.parse().unwrap_or(0) })
+    (bare_name.to_owned(), MethodParameter { shape, required: bare_name.len() < name.len(), since: since.parse().unwrap_or(0) })
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ impl SectionFile {
 
     /// The sections in order, each with its position.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &str, &SectionSettings)> {
-        self.all.iter().enumerate().map(|(place, (name, settings))| (place + 1, name.as_str(), settings))
+        self.all.iter().enumerate().map(|(position, (name, settings))| (position + 1, name.as_str(), settings))
     }
 
     /// Appends a section, or replaces the one with that name.
@@ -61,7 +61,7 @@ mod tests {
         assert_ne!(sections.digest(), before);
         sections.put("b", settings("one"));
         assert_eq!(sections.digest(), before, "the same content has the same digest");
-        let names: Vec<(usize, &str)> = sections.iter().map(|(place, name, _)| (place, name)).collect();
+        let names: Vec<(usize, &str)> = sections.iter().map(|(position, name, _)| (position, name)).collect();
         assert_eq!(names, [(1, "b"), (2, "a")]);
         sections.remove("b");
         assert_eq!(sections.get("b"), None);

@@ -137,17 +137,17 @@ impl LabServer {
     ///
     /// # Errors
     /// The spec is inconsistent, a port is not available, or the certificate is unusable.
-    pub async fn bind(setting: &WorldSpec, options: ServerOptions) -> Result<Self, ServeError> {
-        Self::bind_world(Self::build_world(setting, options.clock)?, options).await
+    pub async fn bind(spec: &WorldSpec, options: ServerOptions) -> Result<Self, ServeError> {
+        Self::bind_world(Self::build_world(spec, options.clock)?, options).await
     }
 
     /// Builds the world of a spec with the start time that the clock requires.
     ///
     /// # Errors
     /// The spec is inconsistent.
-    pub fn build_world(setting: &WorldSpec, clock: ClockMode) -> Result<World, ServeError> {
-        let setting = WorldSpec { start_ms: clock.start_ms(setting.start_ms), ..setting.clone() };
-        World::new(&setting).map_err(ServeError::Spec)
+    pub fn build_world(spec: &WorldSpec, clock: ClockMode) -> Result<World, ServeError> {
+        let spec = WorldSpec { start_ms: clock.start_ms(spec.start_ms), ..spec.clone() };
+        World::new(&spec).map_err(ServeError::Spec)
     }
 
     /// Like [`Self::bind`], for a world that already exists.
@@ -191,7 +191,7 @@ impl LabServer {
 
     /// The nodes and their addresses, in order.
     pub fn served_nodes(&self) -> impl Iterator<Item = &ServedNode> {
-        self.listeners.iter().map(|(place, _)| place)
+        self.listeners.iter().map(|(node, _)| node)
     }
 
     /// The world that is served.
@@ -213,11 +213,11 @@ impl LabServer {
     pub async fn run(self, end: impl Future<Output = ()>) {
         let mut tasks = JoinSet::new();
         let each = (self.connections_max / self.listeners.len().max(1)).max(1);
-        for (place, listener) in self.listeners {
+        for (node, listener) in self.listeners {
             let open = self.host.desk.world.subscribe_ports();
             let door = NodePort {
                 host: self.host.clone(),
-                place,
+                place: node,
                 listener: Some(listener),
                 permits: Arc::new(Semaphore::new(each)),
                 permits_max: each,
@@ -232,14 +232,14 @@ impl LabServer {
 }
 
 /// Advances the world in real time, so that a scheduled event happens at its time and not with the next request.
-async fn advance_periodically(desk: ConnectionContext) {
+async fn advance_periodically(context: ConnectionContext) {
     loop {
         let next_ms = {
-            let mut world = desk.world.lock();
-            world.advance_to(desk.time.now_ms());
+            let mut world = context.world.lock();
+            world.advance_to(context.time.now_ms());
             world.next_event_ms()
         };
-        let Some(pause) = desk.time.duration_until(next_ms.unwrap_or(u64::MAX)) else { return };
+        let Some(pause) = context.time.duration_until(next_ms.unwrap_or(u64::MAX)) else { return };
         sleep(pause.clamp(Duration::from_millis(1), ADVANCE_INTERVAL)).await;
     }
 }

@@ -154,8 +154,8 @@ impl LabTasks {
     /// Takes the next task from the queue of a guest; tasks that gave up are skipped.
     pub(crate) fn next_waiting(&mut self, vmid: u32) -> Option<TaskId> {
         let queue = self.waiting.get_mut(&vmid)?;
-        let still = |id: &TaskId| self.all.get(id).is_some_and(|task| task.state == LabTaskState::Waiting);
-        std::iter::from_fn(|| queue.pop_front()).find(still)
+        let is_waiting = |id: &TaskId| self.all.get(id).is_some_and(|task| task.state == LabTaskState::Waiting);
+        std::iter::from_fn(|| queue.pop_front()).find(is_waiting)
     }
 
     /// Archives a finished task and drops the oldest one if there are too many.

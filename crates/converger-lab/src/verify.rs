@@ -17,9 +17,9 @@ use crate::wire::{LabRequest, LabResponse, ResponseHeader};
 pub fn verify_request(flavour: Flavour, request: &LabRequest) -> Result<&'static str, String> {
     let (path, query) = decode::split_query(&request.path);
     let RequestTarget::Api { rest, .. } = decode::parse_target(path) else { return Err(format!("`{path}` is not an API path")) };
-    let words = decode::split_segments(&rest);
-    let found = schema::find_method(&request.method, &words, flavour);
-    let (method, captured) = found.ok_or_else(|| format!("Method '{} /{}' not implemented", request.method, words.join("/")))?;
+    let segments = decode::split_segments(&rest);
+    let found = schema::find_method(&request.method, &segments, flavour);
+    let (method, captured) = found.ok_or_else(|| format!("Method '{} /{}' not implemented", request.method, segments.join("/")))?;
     let body = if is_json(request) { decode::parse_json_body(&request.body)? } else { decode::parse_form(&request.body) };
     let params = decode::merge_params(body, decode::parse_form(query.as_bytes()));
     let captured: GivenParams = captured.into_iter().map(|(name, value)| (name, GivenValue::Text(value))).collect();
@@ -42,8 +42,8 @@ pub fn verify_response(flavour: Flavour, request: &LabRequest, answer: &LabRespo
     if !answer.headers.iter().any(json) {
         return Ok(None);
     }
-    let place = |error: String| format!("{} {}: {error}", method.verb, method.template);
-    response::check_response(flavour, format, &method.verb, &method.template, answer).map_err(place)?;
+    let with_method = |error: String| format!("{} {}: {error}", method.verb, method.template);
+    response::check_response(flavour, format, &method.verb, &method.template, answer).map_err(with_method)?;
     Ok(Some(&method.template))
 }
 
@@ -75,12 +75,12 @@ mod tests {
     #[test]
     fn responses_of_another_form_are_rejected() {
         let current = "/api2/extjs/nodes/a/lxc/100/status/current";
-        let fine = r#"{"success":1,"data":{"status":"running","vmid":"100","ha":{},"other":[]}}"#;
-        assert_eq!(verify_body(Flavour::V9, current, 200, fine), Ok(Some("/nodes/{node}/lxc/{vmid}/status/current")));
+        let valid = r#"{"success":1,"data":{"status":"running","vmid":"100","ha":{},"other":[]}}"#;
+        assert_eq!(verify_body(Flavour::V9, current, 200, valid), Ok(Some("/nodes/{node}/lxc/{vmid}/status/current")));
         for (wrong, part) in [
-            (fine.replace("status", "state"), "`status` is missing"),
-            (fine.replace("\"100\"", "\"x\""), "expected `i`"),
-            (fine.replace("\"success\":1,", ""), "no `success`"),
+            (valid.replace("status", "state"), "`status` is missing"),
+            (valid.replace("\"100\"", "\"x\""), "expected `i`"),
+            (valid.replace("\"success\":1,", ""), "no `success`"),
             ("{".to_owned(), "not JSON"),
             ("{}".to_owned(), "no `data`"),
         ] {

@@ -118,8 +118,8 @@ impl World {
     ///
     /// # Errors
     /// The first inconsistency in the spec, such as a guest on an unknown node or an ACL entry with an unknown role.
-    pub fn new(setting: &WorldSpec) -> Result<Self, String> {
-        crate::world_spec::build_world(setting)
+    pub fn new(spec: &WorldSpec) -> Result<Self, String> {
+        crate::world_spec::build_world(spec)
     }
 
     /// An empty world, which `world_spec::build_world` fills.
@@ -169,14 +169,14 @@ impl World {
     pub fn answer_at(&mut self, now_ms: u64, entry: &str, request: &LabRequest) -> LabResponse {
         self.advance(now_ms);
         self.requests += 1;
-        let (who, answer) = route::answer_request(self, entry, request);
+        let (caller, answer) = route::answer_request(self, entry, request);
         if let Some(records) = &mut self.records {
             let record = RequestRecord {
                 at_ms: now_ms,
                 entry: entry.to_owned(),
                 method: request.method.clone(),
                 path: request.path.clone(),
-                user: who.map(|who| who.id()).unwrap_or_default(),
+                user: caller.map(|caller| caller.id()).unwrap_or_default(),
                 status: answer.status,
             };
             self.records_bytes += record.text_bytes();
@@ -225,9 +225,9 @@ impl World {
     }
 
     /// Applies an external event at `now_ms`.
-    pub fn apply_event(&mut self, now_ms: u64, act: WorldEvent) {
+    pub fn apply_event(&mut self, now_ms: u64, event: WorldEvent) {
         self.advance(now_ms);
-        fault::apply_world_event(self, act);
+        fault::apply_world_event(self, event);
     }
 
     /// Adds a guest to a running world.
@@ -316,13 +316,13 @@ impl World {
 
     /// The guest, if it is on that node, is of that kind and is not hidden.
     pub(crate) fn guest_on(&self, node: &str, kind: LabGuestKind, vmid: u32) -> Option<&LabGuest> {
-        let here = |guest: &&LabGuest| guest.node == node && guest.kind == kind && !self.hidden.contains(&vmid);
-        self.guests.get(&vmid).filter(here)
+        let is_here = |guest: &&LabGuest| guest.node == node && guest.kind == kind && !self.hidden.contains(&vmid);
+        self.guests.get(&vmid).filter(is_here)
     }
 
     /// The tags of all guests that the caller may audit.
-    pub(crate) fn tags_seen_by(&self, who: &ApiCaller) -> BTreeSet<&str> {
-        let may_audit = self.access.guest_privilege_check(who, "VM.Audit");
+    pub(crate) fn tags_seen_by(&self, caller: &ApiCaller) -> BTreeSet<&str> {
+        let may_audit = self.access.guest_privilege_check(caller, "VM.Audit");
         let seen = self.visible_guests().filter(|guest| may_audit(guest.vmid));
         seen.filter_map(|guest| guest.get("tags")).flat_map(split_list).collect()
     }
@@ -346,13 +346,13 @@ impl World {
 
     /// For each node, whether `entry` reaches it; see [`Self::is_reachable`].
     pub(crate) fn reachability_from(&self, entry: &str) -> impl Iterator<Item = bool> {
-        let island = self.nodes.get(entry).filter(|node| node.online).map(|node| node.network_partition);
-        self.nodes.values().map(move |node| node.online && Some(node.network_partition) == island)
+        let partition = self.nodes.get(entry).filter(|node| node.online).map(|node| node.network_partition);
+        self.nodes.values().map(move |node| node.online && Some(node.network_partition) == partition)
     }
 
     /// Whether one node reaches another: both are online and in the same network partition.
     pub(crate) fn is_reachable(&self, from: &str, to: &str) -> bool {
-        let island = |name: &str| self.nodes.get(name).filter(|node| node.online).map(|node| node.network_partition);
-        island(from).is_some_and(|own| from == to || island(to) == Some(own))
+        let partition_of = |name: &str| self.nodes.get(name).filter(|node| node.online).map(|node| node.network_partition);
+        partition_of(from).is_some_and(|own| from == to || partition_of(to) == Some(own))
     }
 }

@@ -103,13 +103,13 @@ impl WorldSpec {
 /// Formats a parse error as `line 2, column 1: unknown field …`. Control characters are escaped, because they would act on the terminal.
 fn yaml_error_text(error: &serde_saphyr::Error) -> String {
     let message = error.without_snippet().to_string();
-    let place = error.location().map(|place| (place.line(), place.column()));
+    let position = error.location().map(|location| (location.line(), location.column()));
     // The parser appends the position to its message, and advice for programmers on how to relax it. Both are cut off.
-    let end = place.map(|(line, column)| format!(" at line {line}, column {column}")).unwrap_or_default();
+    let end = position.map(|(line, column)| format!(" at line {line}, column {column}")).unwrap_or_default();
     let message = message.strip_suffix(&end).unwrap_or(&message).split(", set ").next().unwrap_or_default();
     let message: String =
         message.chars().flat_map(|letter| if letter.is_control() { letter.escape_debug().collect() } else { vec![letter] }).collect();
-    place.map_or(message.clone(), |(line, column)| format!("line {line}, column {column}: {message}"))
+    position.map_or(message.clone(), |(line, column)| format!("line {line}, column {column}: {message}"))
 }
 
 /// A node.

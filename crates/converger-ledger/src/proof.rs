@@ -110,19 +110,19 @@ pub fn verify_inclusion(index: u64, leaf: LogHash, size: u64, root: LogHash, pro
     if index >= size {
         return Err(ProofError::OutOfRange);
     }
-    let (mut place, mut last, mut hash) = (index, size - 1, leaf);
+    let (mut position, mut last, mut hash) = (index, size - 1, leaf);
     for beside in proof {
         if last == 0 {
             return Err(ProofError::WrongLength);
         }
-        if place % 2 == 1 || place == last {
+        if position % 2 == 1 || position == last {
             hash = LogHash::of_node(*beside, hash);
-            let levels = if place % 2 == 0 { place.trailing_zeros().min(63) } else { 0 };
-            (place, last) = (place >> levels, last >> levels);
+            let levels = if position % 2 == 0 { position.trailing_zeros().min(63) } else { 0 };
+            (position, last) = (position >> levels, last >> levels);
         } else {
             hash = LogHash::of_node(hash, *beside);
         }
-        (place, last) = (place / 2, last / 2);
+        (position, last) = (position / 2, last / 2);
     }
     check_reached(last == 0, hash == root)
 }
@@ -143,9 +143,9 @@ pub fn verify_consistency(old: (u64, LogHash), new: (u64, LogHash), proof: &[Log
         return check_reached(proof.is_empty(), old_root == LogHash::empty_root());
     }
     let levels = (old_size - 1).trailing_ones();
-    let (mut place, mut last) = ((old_size - 1) >> levels, (new_size - 1) >> levels);
+    let (mut position, mut last) = ((old_size - 1) >> levels, (new_size - 1) >> levels);
     // If the old tree is a complete subtree, the proof starts from its root; otherwise it contains the starting hash.
-    let (first, rest) = if place == 0 {
+    let (first, rest) = if position == 0 {
         (old_root, proof)
     } else {
         proof.split_first().map(|(first, rest)| (*first, rest)).ok_or(ProofError::WrongLength)?
@@ -155,15 +155,15 @@ pub fn verify_consistency(old: (u64, LogHash), new: (u64, LogHash), proof: &[Log
         if last == 0 {
             return Err(ProofError::WrongLength);
         }
-        if place % 2 == 1 || place == last {
+        if position % 2 == 1 || position == last {
             old_hash = LogHash::of_node(*beside, old_hash);
             new_hash = LogHash::of_node(*beside, new_hash);
-            let levels = if place % 2 == 0 { place.trailing_zeros().min(63) } else { 0 };
-            (place, last) = (place >> levels, last >> levels);
+            let levels = if position % 2 == 0 { position.trailing_zeros().min(63) } else { 0 };
+            (position, last) = (position >> levels, last >> levels);
         } else {
             new_hash = LogHash::of_node(new_hash, *beside);
         }
-        (place, last) = (place / 2, last / 2);
+        (position, last) = (position / 2, last / 2);
     }
     check_reached(last == 0, old_hash == old_root && new_hash == new_root)
 }

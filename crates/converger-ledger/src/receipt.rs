@@ -143,9 +143,9 @@ impl ReceiptBundle {
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = format!("{BUNDLE_HEADER}\n");
-        for kept in &self.attachments {
+        for attachment in &self.attachments {
             // Writing to a string cannot fail.
-            let _ = writeln!(text, "kept {}", STANDARD.encode(kept));
+            let _ = writeln!(text, "kept {}", STANDARD.encode(attachment));
         }
         for ProvenEntry { entry, index, proof } in &self.entries {
             text = text + "\n" + &format_paragraph(entry, *index, proof);
@@ -168,7 +168,7 @@ impl ReceiptBundle {
         if lines.next() != Some(BUNDLE_HEADER) {
             return None;
         }
-        let kept: Option<_> = lines.map(|line| STANDARD.decode(line.strip_prefix("kept ")?).ok()).collect();
+        let attachments: Option<_> = lines.map(|line| STANDARD.decode(line.strip_prefix("kept ")?).ok()).collect();
         let mut proven = Vec::new();
         // The name of a log contains no blank, so no checkpoint begins like an entry.
         while rest.starts_with("extra ") {
@@ -176,7 +176,7 @@ impl ReceiptBundle {
             proven.push(ProvenEntry::parse_paragraph(own)?);
             rest = behind;
         }
-        Some(Self { attachments: kept?, entries: proven, checkpoint: rest.to_owned() }).filter(|sheaf| !sheaf.entries.is_empty())
+        Some(Self { attachments: attachments?, entries: proven, checkpoint: rest.to_owned() }).filter(|bundle| !bundle.entries.is_empty())
     }
 
     /// Verifies that all entries are in one log, in this order, and returns its checkpoint.

@@ -107,7 +107,7 @@ impl<E, R: FnMut(Tile) -> Result<Vec<LogHash>, E>> TiledHashes<R> {
         let entry = self.loaded.entry((level, index));
         Ok(match entry {
             std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
-            std::collections::btree_map::Entry::Vacant(place) => place.insert((self.read)(tile)?),
+            std::collections::btree_map::Entry::Vacant(vacant) => vacant.insert((self.read)(tile)?),
         })
     }
 }

@@ -102,7 +102,7 @@ pub fn verify_log<F: LogFiles>(
         Ok(checkpoint) => checkpoint,
         Err(error) => return Ok(Err(LogFault::Checkpoint(error))),
     };
-    let mut way = LogCheck {
+    let mut log_check = LogCheck {
         files,
         files_read: 1,
         builder: LogBuilder::default(),
@@ -110,8 +110,8 @@ pub fn verify_log<F: LogFiles>(
         tree_before_bundle: MerkleTree::default(),
         unchecked_tiles: Vec::new(),
     };
-    let passed = way.check_entries_and_tiles(checkpoint.size, &mut entry)?;
-    Ok(passed.map_err(|broken| way.first_fault(broken)).and_then(|()| way.conclude(checkpoint)))
+    let passed = log_check.check_entries_and_tiles(checkpoint.size, &mut entry)?;
+    Ok(passed.map_err(|broken| log_check.first_fault(broken)).and_then(|()| log_check.conclude(checkpoint)))
 }
 
 /// A tile that differs from the entries below it.

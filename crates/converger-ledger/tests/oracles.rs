@@ -73,25 +73,25 @@ struct StoredTiles(BTreeMap<(u8, u64), (Vec<LogHash>, LogHash)>);
 
 #[test]
 fn log_resumed_from_full_tiles_builds_the_same_tiles() {
-    let (mut growth, mut kept) = (LogBuilder::default(), StoredTiles::default());
+    let (mut log_builder, mut stored_tiles) = (LogBuilder::default(), StoredTiles::default());
     for size in 0..70_000 {
         if size < 600 || size % 4_099 == 0 || size % 65_536 < 2 {
             let again = LogBuilder::resume(size, |level, index| {
                 Ok::<LogHash, Infallible>(match level.checked_sub(1) {
                     None => LogHash::of_leaf(&sample_entry(index)),
-                    Some(below) => kept.0[&(below, index)].1,
+                    Some(below) => stored_tiles.0[&(below, index)].1,
                 })
             });
-            assert_eq!(again.as_ref(), Ok(&growth), "{size}");
+            assert_eq!(again.as_ref(), Ok(&log_builder), "{size}");
         }
-        growth.append(LogHash::of_leaf(&sample_entry(size)), |tile, hashes, root| {
+        log_builder.append(LogHash::of_leaf(&sample_entry(size)), |tile, hashes, root| {
             assert!(tile.is_full());
-            let is_new = kept.0.insert((tile.level, tile.index), (hashes.to_vec(), root)).is_none();
+            let is_new = stored_tiles.0.insert((tile.level, tile.index), (hashes.to_vec(), root)).is_none();
             assert!(is_new, "{tile:?} was full before");
         });
     }
-    let mut own: Vec<Tile> = kept.0.keys().map(|(level, index)| Tile { level: *level, index: *index, width: 256 }).collect();
-    own.extend(growth.partial_tiles().map(|(tile, _)| tile));
+    let mut own: Vec<Tile> = stored_tiles.0.keys().map(|(level, index)| Tile { level: *level, index: *index, width: 256 }).collect();
+    own.extend(log_builder.partial_tiles().map(|(tile, _)| tile));
     own.sort();
     assert_eq!(own, Tile::tiles_of_log(70_000).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>());
 }
@@ -221,10 +221,11 @@ fn checkpoints_and_keys_verify_with_another_implementation() {
 fn stored_key_signs_the_same_in_another_implementation() {
     use signed_note::Signer as _;
     let signer = NoteSigner::new(ORIGIN, &[7; 32]).unwrap();
-    let theirs = signed_note::StandardSigner::new(&signer.to_secret_text()).unwrap();
+    let reference_signer = signed_note::StandardSigner::new(&signer.to_secret_text()).unwrap();
     let note = signer.sign("text\n");
-    let ours = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, note.rsplit(' ').next().unwrap().trim_end()).unwrap();
-    assert_eq!(ours[4..], theirs.sign(b"text\n").unwrap(), "after the hash of the key");
+    let signature =
+        base64::Engine::decode(&base64::engine::general_purpose::STANDARD, note.rsplit(' ').next().unwrap().trim_end()).unwrap();
+    assert_eq!(signature[4..], reference_signer.sign(b"text\n").unwrap(), "after the hash of the key");
     let again = NoteSigner::parse(&format!("{}\n", signer.to_secret_text())).unwrap();
     assert_eq!(again.sign("text\n"), signer.sign("text\n"));
     let secret = signer.to_secret_text();
@@ -267,8 +268,8 @@ fn every_flipped_bit_of_a_checkpoint_is_detected() {
 fn distinguishes_foreign_checkpoints_from_forged_ones() {
     let verifier = signer().verifier();
     let verify = |signed: &str| Checkpoint::verify(signed.as_bytes(), &verifier);
-    let stranger = NoteSigner::new(ORIGIN, &[8; 32]).unwrap();
-    assert_eq!(verify(&checkpoint_of_size(3).sign(&stranger)), Err(CheckpointError::Note(NoteError::NotSigned)));
+    let other_signer = NoteSigner::new(ORIGIN, &[8; 32]).unwrap();
+    assert_eq!(verify(&checkpoint_of_size(3).sign(&other_signer)), Err(CheckpointError::Note(NoteError::NotSigned)));
     let other = Checkpoint { origin: "converger.test/other".to_owned(), ..checkpoint_of_size(3) };
     assert_eq!(verify(&other.sign(&signer())), Err(CheckpointError::OtherLog));
     let changed = checkpoint_of_size(3).sign(&signer()).replacen("\n3\n", "\n4\n", 1);
@@ -340,11 +341,11 @@ fn sample_bundle(indices: &[u64]) -> ReceiptBundle {
 
 #[test]
 fn bundle_verifies_without_the_log() {
-    let (sheaf, verifier) = (sample_bundle(&[3, 123, 299]), signer().verifier());
-    let text = sheaf.to_text();
+    let (bundle, verifier) = (sample_bundle(&[3, 123, 299]), signer().verifier());
+    let text = bundle.to_text();
     assert!(ReceiptBundle::has_header(&text) && !ReceiptBundle::has_header("converger.receipt/10\n"));
-    assert_eq!(ReceiptBundle::parse(&text).as_ref(), Ok(&sheaf));
-    assert_eq!(sheaf.verify(&verifier), Ok(checkpoint_of_size(300)));
+    assert_eq!(ReceiptBundle::parse(&text).as_ref(), Ok(&bundle));
+    assert_eq!(bundle.verify(&verifier), Ok(checkpoint_of_size(300)));
     let first_proof = text.find("extra ").unwrap();
     for at in 0..text.len() {
         let mut changed = text.clone().into_bytes();
@@ -353,7 +354,7 @@ fn bundle_verifies_without_the_log() {
         let is_whole = found.as_ref().is_ok_and(|found| found.verify(&verifier).is_ok());
         // Changed attachments are not detected here: callers must compare them with the entries.
         assert!(
-            !is_whole || (at < first_proof && found.unwrap().attachments != sheaf.attachments),
+            !is_whole || (at < first_proof && found.unwrap().attachments != bundle.attachments),
             "byte {at}: {}",
             String::from_utf8_lossy(&changed)
         );
@@ -361,7 +362,7 @@ fn bundle_verifies_without_the_log() {
     }
     // Each part of it is a receipt in the standard format.
     for part in text.split("\n\n").filter(|part| part.starts_with("extra ")) {
-        let receipt = format!("c2sp.org/tlog-proof@v1\n{part}\n\n{}", sheaf.checkpoint);
+        let receipt = format!("c2sp.org/tlog-proof@v1\n{part}\n\n{}", bundle.checkpoint);
         assert_eq!(Receipt::parse(&receipt).unwrap().verify(&verifier), Ok(checkpoint_of_size(300)));
     }
 }

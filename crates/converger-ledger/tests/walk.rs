@@ -5,8 +5,8 @@ mod log;
 use converger_ledger::{Checkpoint, CheckpointError, LogFault, LogHash, LogLocation, NoteError, NoteSigner, VerifiedLog, verify_log};
 use log::{LogFilesFixture, ORIGIN, build_log, build_tree, sample_entry, signer};
 
-fn verify(mut shelf: LogFilesFixture) -> Result<VerifiedLog, LogFault> {
-    let Ok(outcome) = verify_log(&mut shelf, &signer().verifier(), |_, _| {});
+fn verify(mut files: LogFilesFixture) -> Result<VerifiedLog, LogFault> {
+    let Ok(outcome) = verify_log(&mut files, &signer().verifier(), |_, _| {});
     outcome
 }
 
@@ -17,15 +17,15 @@ fn location(path: &str, index: u64) -> LogLocation {
 #[test]
 fn intact_log_verifies_and_visits_each_entry_once() {
     for size in [0, 1, 2, 255, 256, 257, 600, 66_000] {
-        let mut shelf = build_log(size);
+        let mut files = build_log(size);
         let mut next = 0;
-        let Ok(outcome) = verify_log(&mut shelf, &signer().verifier(), |index, bytes| {
+        let Ok(outcome) = verify_log(&mut files, &signer().verifier(), |index, bytes| {
             assert_eq!((index, bytes), (next, &sample_entry(next)[..]));
             next += 1;
         });
         assert_eq!(next, size);
-        let walked = outcome.unwrap();
-        assert_eq!((walked.checkpoint.size, walked.files_read), (size, shelf.0.len() as u64));
+        let verified = outcome.unwrap();
+        assert_eq!((verified.checkpoint.size, verified.files_read), (size, files.0.len() as u64));
     }
 }
 
@@ -33,9 +33,9 @@ fn intact_log_verifies_and_visits_each_entry_once() {
 fn distinguishes_a_changed_entry_from_a_changed_tile() {
     let whole = build_log(600);
     let change = |path: &str, at: usize| {
-        let mut shelf = whole.clone();
-        shelf.0.get_mut(path).unwrap()[at] ^= 1;
-        verify(shelf)
+        let mut files = whole.clone();
+        files.0.get_mut(path).unwrap()[at] ^= 1;
+        verify(files)
     };
     // The first entries have 0, 37 and 74 bytes, each preceded by two bytes of length.
     assert_eq!(change("tile/entries/000", 2 + 2 + 5), Err(LogFault::Entry(location("tile/entries/000", 1))));
@@ -51,17 +51,17 @@ fn reports_the_first_of_several_faults() {
     flipped.0.get_mut("tile/entries/000").unwrap()[2 + 2 + 5] ^= 1;
     let differs = Err(LogFault::Undecided(location("tile/0/000", 1)));
     let changed = |change: &dyn Fn(&mut LogFilesFixture)| {
-        let mut shelf = flipped.clone();
-        change(&mut shelf);
-        verify(shelf)
+        let mut files = flipped.clone();
+        change(&mut files);
+        verify(files)
     };
     assert_eq!(changed(&|_| ()), Err(LogFault::Entry(location("tile/entries/000", 1))));
-    assert_eq!(changed(&|shelf| drop(shelf.0.remove("tile/entries/002.p/88"))), differs);
-    assert_eq!(changed(&|shelf| drop(shelf.0.remove("tile/0/001"))), differs);
-    assert_eq!(changed(&|shelf| shelf.0.get_mut("tile/entries/001").unwrap().truncate(99)), differs);
-    assert_eq!(changed(&|shelf| shelf.0.get_mut("tile/0/001").unwrap().push(0)), differs);
+    assert_eq!(changed(&|files| drop(files.0.remove("tile/entries/002.p/88"))), differs);
+    assert_eq!(changed(&|files| drop(files.0.remove("tile/0/001"))), differs);
+    assert_eq!(changed(&|files| files.0.get_mut("tile/entries/001").unwrap().truncate(99)), differs);
+    assert_eq!(changed(&|files| files.0.get_mut("tile/0/001").unwrap().push(0)), differs);
     // A fault in the tile above counts as earlier.
-    assert_eq!(changed(&|shelf| drop(shelf.0.remove("tile/1/000.p/2"))), Err(LogFault::Missing(location("tile/1/000.p/2", 0))));
+    assert_eq!(changed(&|files| drop(files.0.remove("tile/1/000.p/2"))), Err(LogFault::Missing(location("tile/1/000.p/2", 0))));
 }
 
 #[test]
@@ -80,8 +80,8 @@ fn entry_and_tile_changed_together_break_the_root() {
     assert_eq!(verify(both), Err(LogFault::EntryAndTile(location("tile/0/000", 5))));
 }
 
-fn unverified_checkpoint(shelf: &LogFilesFixture) -> Checkpoint {
-    Checkpoint::parse_unverified(&shelf.0["checkpoint"]).unwrap()
+fn unverified_checkpoint(files: &LogFilesFixture) -> Checkpoint {
+    Checkpoint::parse_unverified(&files.0["checkpoint"]).unwrap()
 }
 
 #[test]
@@ -116,22 +116,22 @@ fn missing_truncated_and_extended_files_are_detected() {
 
 #[test]
 fn reordered_entries_are_detected() {
-    let mut shelf = build_log(300);
-    let bundle = shelf.0.get_mut("tile/entries/000").unwrap();
+    let mut files = build_log(300);
+    let bundle = files.0.get_mut("tile/entries/000").unwrap();
     // Swap entries 1 and 2.
     let (first, second) = (bundle[2..2 + 39].to_vec(), bundle[41..41 + 76].to_vec());
     bundle[2..2 + 39 + 76].copy_from_slice(&[second, first].concat());
-    assert_eq!(verify(shelf), Err(LogFault::Entry(location("tile/entries/000", 1))));
+    assert_eq!(verify(files), Err(LogFault::Entry(location("tile/entries/000", 1))));
 }
 
 #[test]
 fn refuses_a_checkpoint_signed_with_another_key() {
-    let mut shelf = build_log(10);
+    let mut files = build_log(10);
     let root = build_tree(10).0.root();
-    let stranger = NoteSigner::new(ORIGIN, &[1; 32]).unwrap();
-    let signed = Checkpoint { origin: ORIGIN.to_owned(), size: 10, root }.sign(&stranger);
-    shelf.0.insert("checkpoint".to_owned(), signed.into_bytes());
-    assert_eq!(verify(shelf), Err(LogFault::Checkpoint(CheckpointError::Note(NoteError::NotSigned))));
+    let other_signer = NoteSigner::new(ORIGIN, &[1; 32]).unwrap();
+    let signed = Checkpoint { origin: ORIGIN.to_owned(), size: 10, root }.sign(&other_signer);
+    files.0.insert("checkpoint".to_owned(), signed.into_bytes());
+    assert_eq!(verify(files), Err(LogFault::Checkpoint(CheckpointError::Note(NoteError::NotSigned))));
 }
 
 /// No bit of any file can be changed without detection.

@@ -247,9 +247,9 @@ mod tests {
     /// Every fault with its line and column; help behind a semicolon.
     fn list_faults(text: &str, faults: &Diagnostics) -> Vec<String> {
         let list = faults.list().iter().map(|fault| {
-            let place = converger_core::document::LineColumn::at_offset(text, fault.span.start);
+            let position = converger_core::document::LineColumn::at_offset(text, fault.span.start);
             let help = fault.help.as_ref().map(|help| format!("; {help}")).unwrap_or_default();
-            format!("{}:{}: {}{help}", place.line, place.column, fault.message)
+            format!("{}:{}: {}{help}", position.line, position.column, fault.message)
         });
         list.collect()
     }

@@ -212,9 +212,9 @@ impl Environment {
         let report = if recovered.operations().is_empty() { report } else { reader.observe_live(&proxmox, &selection).await? };
         let (conditions, held_before) = self.load_conditions(reader, &request, &report, &recovered).await?;
         let observed = Observed { observation: report.reading.clone(), provenance: Provenance::Live };
-        let RunRequest { desired, expected, narrowed, refused, on_failure } = request;
+        let RunRequest { desired, expected, narrowed: omission, refused, on_failure } = request;
         let planned = reader.judge(desired, observed, &conditions);
-        let staleness = expected.map(|expected| expected.find_difference(planned.judged.plan(), narrowed)).transpose()?.flatten();
+        let staleness = expected.map(|expected| expected.find_difference(planned.judged.plan(), omission)).transpose()?.flatten();
         // Record before returning: no caller sees a decision that the ledger does not have (G10).
         let snapshot = reader.config().snapshot.clone();
         let record = RunRecord::start(&self.shared.state, &planned.judged, snapshot, host::new_run_id()?).await?;

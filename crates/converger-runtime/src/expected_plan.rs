@@ -82,9 +82,9 @@ impl ExpectedPlan {
     ///
     /// # Errors
     /// The plan cannot be encoded.
-    pub fn find_difference(&self, plan: &Plan, narrowed: GuestOmission) -> Result<Option<Refusal>, RuntimeError> {
+    pub fn find_difference(&self, plan: &Plan, omission: GuestOmission) -> Result<Option<Refusal>, RuntimeError> {
         let now = RecordedPlan::from_plan(plan).map_err(|error| RuntimeError::failed(format!("cannot encode the plan: {error}")))?;
-        Ok(RecordedPlan::from_body(&self.body).stale_refusal(&now, narrowed))
+        Ok(RecordedPlan::from_body(&self.body).stale_refusal(&now, omission))
     }
 }
 

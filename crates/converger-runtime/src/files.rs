@@ -151,9 +151,9 @@ fn replace_if_unchanged_with(path: &Path, read: &[u8], write: impl FnOnce(&mut F
     let held = File::options().read(true).write(true).open(&path)?;
     held.try_lock().map_err(|_| io::Error::other("another program is changing it; run the command again"))?;
     let is_same = || -> io::Result<()> {
-        let (held, there) = (held.metadata()?, fs::metadata(&path)?);
+        let (held, current) = (held.metadata()?, fs::metadata(&path)?);
         // If the file was replaced in the meantime, the lock is on a file that has no name any more.
-        let is_held = (held.dev(), held.ino()) == (there.dev(), there.ino());
+        let is_held = (held.dev(), held.ino()) == (current.dev(), current.ino());
         if is_held && self::read(&path)?.bytes == read { Ok(()) } else { Err(changed()) }
     };
     is_same()?;
@@ -185,7 +185,7 @@ fn resolve_target(path: &Path) -> io::Result<PathBuf> {
         return Err(io::Error::other("it is a link to a file that does not exist"));
     }
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    if fs::metadata(&path).is_ok_and(|there| !there.is_file()) {
+    if fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file()) {
         return Err(io::Error::other("it exists and is not a regular file"));
     }
     Ok(path)
@@ -196,16 +196,16 @@ fn write_whole<T>(
     path: &Path,
     readers: FileReaders,
     write: impl FnOnce(&mut File) -> io::Result<T>,
-    place: impl FnOnce(&mut NewFile) -> io::Result<()>,
+    put_in_place: impl FnOnce(&mut NewFile) -> io::Result<()>,
 ) -> io::Result<T> {
     let mut new = NewFile::beside(path, if readers == FileReaders::Owner { 0o600 } else { 0o666 })?;
-    if let Some(there) = fs::metadata(path).ok().filter(|_| readers == FileReaders::Inherited) {
-        copy_owner_and_mode(&new.file, &there)?;
+    if let Some(metadata) = fs::metadata(path).ok().filter(|_| readers == FileReaders::Inherited) {
+        copy_owner_and_mode(&new.file, &metadata)?;
     }
     let value = write(&mut new.file)?;
     new.file.flush()?;
     new.file.sync_all()?;
-    place(&mut new)?;
+    put_in_place(&mut new)?;
     // The file is in place now; only its durability is open.
     let unsure = |error| io::Error::other(format!("it is in place, but a crash may undo that: its directory cannot be synced ({error})"));
     sync_parent_directory(path).map_err(unsure)?;
@@ -213,13 +213,13 @@ fn write_whole<T>(
 }
 
 /// Copies owner, group and mode of the old file. Only root may change an owner; for other users the new file stays their own.
-fn copy_owner_and_mode(file: &File, there: &fs::Metadata) -> io::Result<()> {
+fn copy_owner_and_mode(file: &File, metadata: &fs::Metadata) -> io::Result<()> {
     let new = file.metadata()?;
-    if (new.uid(), new.gid()) != (there.uid(), there.gid()) {
-        let given = std::os::unix::fs::fchown(file, Some(there.uid()), Some(there.gid()));
+    if (new.uid(), new.gid()) != (metadata.uid(), metadata.gid()) {
+        let given = std::os::unix::fs::fchown(file, Some(metadata.uid()), Some(metadata.gid()));
         given.or_else(|error| if error.kind() == io::ErrorKind::PermissionDenied { Ok(()) } else { Err(error) })?;
     }
-    file.set_permissions(there.permissions())
+    file.set_permissions(metadata.permissions())
 }
 
 /// Creates a file: its name appears once it is complete. A file that another process creates in the meantime is not overwritten.
@@ -306,13 +306,17 @@ mod tests {
         fs::create_dir(&below).expect("made");
         // No process has such a high id; this process is running.
         let (left, own) = ("000.4294967295.tmp", format!("001.{}.tmp", std::process::id()));
-        let kept = ["checkpoint", "notes.tmp", ".tmp", "a.b.tmp", own.as_str()];
-        for name in kept.iter().chain(&[left]) {
+        let kept_names = ["checkpoint", "notes.tmp", ".tmp", "a.b.tmp", own.as_str()];
+        for name in kept_names.iter().chain(&[left]) {
             fs::write(directory.path().join(name), name).and_then(|()| fs::write(below.join(name), name)).expect("written");
         }
         remove_stale_temporaries(directory.path(), 1).expect("it is tidied");
-        for place in [directory.path(), &below] {
-            assert!(kept.iter().all(|name| place.join(name).exists()) && !place.join(left).exists(), "{}", place.display());
+        for checked_directory in [directory.path(), &below] {
+            assert!(
+                kept_names.iter().all(|name| checked_directory.join(name).exists()) && !checked_directory.join(left).exists(),
+                "{}",
+                checked_directory.display()
+            );
         }
         remove_stale_temporaries(&directory.path().join("nowhere"), 1).expect("a missing directory has nothing to remove");
     }
@@ -320,16 +324,16 @@ mod tests {
     #[test]
     fn finds_an_unwritable_directory_before_writing() {
         let directory = tempfile::tempdir().expect("a directory");
-        let place = directory.path().join("result.json");
+        let target = directory.path().join("result.json");
         for _ in 0..2 {
-            check_replaceable(&place, Replaces::Anything).expect("it can be written");
+            check_replaceable(&target, Replaces::Anything).expect("it can be written");
             assert!(
-                fs::read_dir(directory.path()).expect("read").all(|file| file.expect("read").path() == place),
+                fs::read_dir(directory.path()).expect("read").all(|file| file.expect("read").path() == target),
                 "nothing is left beside it"
             );
-            fs::write(&place, "old").expect("written");
+            fs::write(&target, "old").expect("written");
         }
-        assert_eq!(fs::read_to_string(&place).expect("read"), "old", "what is there is not touched");
+        assert_eq!(fs::read_to_string(&target).expect("read"), "old", "what is there is not touched");
         // They look like regular files, even to root.
         for elsewhere in ["/proc/self/mem", "/proc/self/environ", "/proc/version"] {
             assert!(check_replaceable(Path::new(elsewhere), Replaces::Anything).is_err(), "{elsewhere}");

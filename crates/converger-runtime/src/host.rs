@@ -12,12 +12,12 @@ use crate::error::{RuntimeError, RuntimeFault};
 pub fn actor() -> String {
     // Others choose these names: only one line of bounded length is kept.
     let fit = |text: &str| text.trim().chars().filter(|character| !character.is_control()).take(NAME_CHARS_MAX).collect::<String>();
-    let word = |name: &str| std::env::var(name).ok().map(|value| fit(&value)).filter(|value| !value.trim().is_empty());
+    let read_variable = |name: &str| std::env::var(name).ok().map(|value| fit(&value)).filter(|value| !value.trim().is_empty());
     let id = rustix::process::getuid().as_raw();
     let named = || name_of(id, &std::fs::read_to_string("/etc/passwd").unwrap_or_default()).map(|name| fit(&name));
     // The system decides who acts. A different name in the environment is kept beside it: anyone can set that.
     let own = named().unwrap_or_else(|| format!("uid:{id}"));
-    let user = match word("USER").or_else(|| word("LOGNAME")) {
+    let user = match read_variable("USER").or_else(|| read_variable("LOGNAME")) {
         Some(claimed) if claimed != own => format!("{own}(as {claimed})"),
         _ => own,
     };

@@ -37,8 +37,8 @@ impl LedgerLocation {
     /// # Errors
     /// The configuration cannot be used, or there is no state directory.
     pub fn from_config(config: Option<&Path>) -> Result<Self, RuntimeError> {
-        let survey = config::find_config_path(config).map(|_| config::load_environments(config)).transpose()?;
-        let (configured, witness) = survey.map_or((None, None), |survey| (survey.state, survey.witness));
+        let environments = config::find_config_path(config).map(|_| config::load_environments(config)).transpose()?;
+        let (configured, witness) = environments.map_or((None, None), |environments| (environments.state, environments.witness));
         let StateLocation { directory, witness } = StateLocation::from_parts(configured.as_deref(), witness.as_deref())?;
         Ok(Self { directory, witness, other_hint: "--config names another state directory" })
     }
@@ -274,15 +274,19 @@ pub fn entry_out_of_range_error(index: u64, size: u64) -> RuntimeError {
 fn open_error(error: &StoreOpenError) -> RuntimeError {
     match error {
         // It may be a file of another program, or a damaged one of ours; the remedy differs.
-        StoreOpenError::NotOurs { place } => integrity_error(format!("{} is not a database of this program", files::display_path(place))).with_help(
+        StoreOpenError::NotOurs { place: path } => integrity_error(format!(
+            "{} is not a database of this program",
+            files::display_path(path)
+        ))
+        .with_help(
             "if this program kept its state there, the file was replaced or damaged: keep it unchanged and compare it with an export or a \
              copy; otherwise name another state directory",
         ),
         // No advice to restore: a reader must keep the evidence as it is.
-        StoreOpenError::Damaged { place, cause } => integrity_error(format!("{} is damaged: {cause}", files::display_path(place))),
-        StoreOpenError::Lost { place, remains } => {
-            let (place, remains) = (files::display_path(place), files::display_path(remains));
-            integrity_error(format!("{place} is missing or empty, but {remains} shows that it was in use"))
+        StoreOpenError::Damaged { place: path, cause } => integrity_error(format!("{} is damaged: {cause}", files::display_path(path))),
+        StoreOpenError::Lost { place: path, remains } => {
+            let (path, remains) = (files::display_path(path), files::display_path(remains));
+            integrity_error(format!("{path} is missing or empty, but {remains} shows that it was in use"))
         }
         _ => unreadable_error(error),
     }

@@ -62,8 +62,8 @@ fn read_trimmed(path: &Path) -> io::Result<Option<String>> {
 /// `None` for a file that does not exist, or that disappeared during the read.
 fn ignore_missing<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     let is_gone = |error: &io::Error| {
-        let gone = [Errno::NOENT, Errno::NODEV, Errno::INVAL].map(Errno::raw_os_error);
-        error.raw_os_error().is_some_and(|number| gone.contains(&number))
+        let gone_codes = [Errno::NOENT, Errno::NODEV, Errno::INVAL].map(Errno::raw_os_error);
+        error.raw_os_error().is_some_and(|number| gone_codes.contains(&number))
     };
     match found {
         Ok(found) => Ok(Some(found)),
@@ -83,13 +83,13 @@ mod tests {
     const UUID: &str = "1c0d6f6e-5a0e-4a55-9d3c-000000000100";
 
     fn sysfs_fixture(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let room = tempfile::tempdir().expect("a directory");
+        let directory = tempfile::tempdir().expect("a directory");
         for (path, text) in files {
-            let path = room.path().join(path);
+            let path = directory.path().join(path);
             fs::create_dir_all(path.parent().expect("a parent")).expect("made");
             fs::write(path, text).expect("written");
         }
-        room
+        directory
     }
 
     fn match_lxc(host: &MachineIdentity, mac: &str) -> OwnGuest {
@@ -102,19 +102,19 @@ mod tests {
 
     #[test]
     fn reads_marks_from_sysfs() {
-        let room = sysfs_fixture(&[
+        let directory = sysfs_fixture(&[
             ("net/lo/address", "00:00:00:00:00:00\n"),
             ("net/eth0/address", "bc:24:11:aa:bb:cc\n"),
             ("net/bonding_masters", "bond0\n"),
             ("dmi/id/product_uuid", "1C0D6F6E-5A0E-4A55-9D3C-000000000100\n"),
         ]);
-        let host = read_identity_at(room.path());
+        let host = read_identity_at(directory.path());
         assert_eq!((match_lxc(&host, MAC), match_lxc(&host, "00:00:00:00:00:00")), (OwnGuest::Yes, OwnGuest::No));
         assert_eq!(
             (match_qemu(&host, UUID, "x"), match_qemu(&host, "another", MAC), match_qemu(&host, "another", "x")),
             (OwnGuest::Yes, OwnGuest::Yes, OwnGuest::No)
         );
-        assert_eq!(read_identity_at(&room.path().join("none")), MachineIdentity::default());
+        assert_eq!(read_identity_at(&directory.path().join("none")), MachineIdentity::default());
     }
 
     /// Not even root can read a directory as a file, or a file as a directory.

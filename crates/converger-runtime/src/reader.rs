@@ -118,10 +118,15 @@ impl EnvironmentReader {
     ///
     /// # Errors
     /// There is no observation at all.
-    pub async fn observe(&self, selection: &GuestSelection, needs: ReadSet, source: &ObservationSource) -> Result<Observed, RuntimeError> {
+    pub async fn observe(
+        &self,
+        selection: &GuestSelection,
+        read_set: ReadSet,
+        source: &ObservationSource,
+    ) -> Result<Observed, RuntimeError> {
         match source {
             ObservationSource::Live => {
-                let report = self.observe_live(&self.connect()?.with_needs(needs), selection).await?;
+                let report = self.observe_live(&self.connect()?.with_needs(read_set), selection).await?;
                 Ok(Observed { observation: report.reading.clone(), provenance: Provenance::Live })
             }
             ObservationSource::Recording(replay) => {

@@ -135,10 +135,10 @@ impl RunRecord {
         let is_new = |refusal: &&Refusal| refusal.code().entry().reach == RefusalReach::Run && !self.refused.contains(&refusal.code());
         let new: Vec<&Refusal> = causes.iter().filter(is_new).collect();
         writes.extend(new.into_iter().map(|refusal| self.note_refusal(None, refusal, at_ms)));
-        let (digest, word) = (Digest::of_bytes(&bundle), word(answer.word()));
+        let (digest, answer_slug) = (Digest::of_bytes(&bundle), word(answer.word()));
         writes.extend([
             StoreWrite::blob(bundle),
-            StoreWrite::decision(LedgerEntry::Admitted { run, plan, bundle: digest, answer: word, at_ms }),
+            StoreWrite::decision(LedgerEntry::Admitted { run, plan, bundle: digest, answer: answer_slug, at_ms }),
         ]);
         self.write(writes).await?;
         match answer {
@@ -166,8 +166,8 @@ impl RunRecord {
 
     /// Records that the run ends without sending anything. A run whose end cannot be recorded has still ended.
     pub(crate) async fn end_without_sending(&self, end: OperationEnd) {
-        let ended = StoreWrite::RunEnded { id: self.run.clone(), end, at_ms: host::now_ms() };
-        let _ = self.state.commit(Batch::from(ended)).await;
+        let end_write = StoreWrite::RunEnded { id: self.run.clone(), end, at_ms: host::now_ms() };
+        let _ = self.state.commit(Batch::from(end_write)).await;
     }
 
     fn note_refusal(&mut self, guest: Option<Vmid>, refusal: &Refusal, at_ms: u64) -> StoreWrite {

@@ -31,14 +31,14 @@ impl UnresponsiveNodes {
         answer: impl Future<Output = EnvResponse>,
         patience: impl Future<Output = ()>,
     ) -> EnvResponse {
-        let silent = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if node.as_ref().is_some_and(|node| silent().contains(node)) {
+        let unresponsive = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if node.as_ref().is_some_and(|node| unresponsive().contains(node)) {
             return unread_answer("the node did not respond to an earlier request of this recovery");
         }
         match select(pin!(answer), pin!(patience)).await {
             Either::Left((answer, _)) => answer,
             Either::Right(_) => {
-                silent().extend(node);
+                unresponsive().extend(node);
                 unread_answer("no response within 10 s, and recovery waits no longer")
             }
         }
@@ -52,7 +52,7 @@ fn unread_answer(text: &str) -> EnvResponse {
 /// The node that answers this request, if only one can.
 pub(crate) fn answering_node(request: &EnvRequest) -> Option<NodeName> {
     match request {
-        EnvRequest::Status(place) | EnvRequest::Config(place) | EnvRequest::Tasks { address: place, .. } => Some(place.node.clone()),
+        EnvRequest::Status(address) | EnvRequest::Config(address) | EnvRequest::Tasks { address, .. } => Some(address.node.clone()),
         EnvRequest::Task(task) => Upid::new(task.as_str()).map(|upid| upid.node().clone()),
         // Any node answers these; recovery sends nothing.
         _ => None,
@@ -74,9 +74,9 @@ mod tests {
     }
 
     /// The error text for a response that comes at once, or never.
-    fn error_text(silent: &UnresponsiveNodes, node: Option<NodeName>, comes: bool) -> Option<String> {
+    fn error_text(unresponsive_nodes: &UnresponsiveNodes, node: Option<NodeName>, comes: bool) -> Option<String> {
         let answer = async { if comes { EnvResponse::Task(TaskState::Running) } else { pending().await } };
-        match silent.bound_by(node, answer, ready(())).now_or_never() {
+        match unresponsive_nodes.bound_by(node, answer, ready(())).now_or_never() {
             Some(EnvResponse::Unreadable(cause)) => Some(cause.text.to_string()),
             Some(_) => None,
             None => panic!("it waits for a node that does not respond"),
@@ -85,23 +85,24 @@ mod tests {
 
     #[test]
     fn l4_waits_once_for_an_unresponsive_node_and_asks_the_others() {
-        let silent = UnresponsiveNodes::default();
-        assert_eq!(error_text(&silent, node_name("pve1"), true), None, "a response in time is passed on");
-        let late = error_text(&silent, node_name("pve1"), false).expect("unread");
+        let unresponsive_nodes = UnresponsiveNodes::default();
+        assert_eq!(error_text(&unresponsive_nodes, node_name("pve1"), true), None, "a response in time is passed on");
+        let late = error_text(&unresponsive_nodes, node_name("pve1"), false).expect("unread");
         assert!(late.contains("no response within 10 s"), "{late}");
-        let again = error_text(&silent, node_name("pve1"), true).expect("unread");
+        let again = error_text(&unresponsive_nodes, node_name("pve1"), true).expect("unread");
         assert!(again.contains("earlier request"), "it is not asked again: {again}");
-        assert_eq!(error_text(&silent, node_name("pve2"), true), None);
+        assert_eq!(error_text(&unresponsive_nodes, node_name("pve2"), true), None);
         // A request that any node can answer says nothing about one node.
-        assert!(error_text(&silent, None, false).is_some() && error_text(&silent, None, true).is_none());
+        assert!(error_text(&unresponsive_nodes, None, false).is_some() && error_text(&unresponsive_nodes, None, true).is_none());
     }
 
     #[test]
     fn requests_for_a_guest_and_its_task_name_their_node() {
-        let place = GuestAddress { node: node_name("pve2").expect("a name"), kind: GuestKind::Qemu, vmid: Vmid::new(101).expect("an id") };
+        let address =
+            GuestAddress { node: node_name("pve2").expect("a name"), kind: GuestKind::Qemu, vmid: Vmid::new(101).expect("an id") };
         let task = TaskId::new("UPID:pve2:0000C0DE:00A1B2C3:6AFAF0B3:qmstart:101:root@pam!lab:").expect("an id");
-        for ask in [EnvRequest::Status(place.clone()), EnvRequest::Config(place), EnvRequest::Task(task)] {
-            assert_eq!(answering_node(&ask), node_name("pve2"), "{ask:?}");
+        for request in [EnvRequest::Status(address.clone()), EnvRequest::Config(address), EnvRequest::Task(task)] {
+            assert_eq!(answering_node(&request), node_name("pve2"), "{request:?}");
         }
         assert_eq!(answering_node(&EnvRequest::Cluster), None);
     }

@@ -58,11 +58,11 @@ impl StateLocation {
 pub fn locate_directory(configured: Option<&Path>) -> Result<PathBuf, String> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     // The XDG specification says to ignore a relative path. systemd may give a service several state directories.
-    let home = || set("XDG_STATE_HOME").filter(|home| home.is_absolute());
+    let xdg_state_home = || set("XDG_STATE_HOME").filter(|home| home.is_absolute());
     if configured.is_none() && set("STATE_DIRECTORY").is_some_and(|several| several.as_os_str().as_encoded_bytes().contains(&b':')) {
         return Err("STATE_DIRECTORY names several directories; set `directory = \"...\"` in `[store]` of converger.toml".to_owned());
     }
-    let own = || home().or_else(|| set("HOME").map(|home| home.join(".local/state"))).map(|home| home.join("converger"));
+    let own = || xdg_state_home().or_else(|| set("HOME").map(|home| home.join(".local/state"))).map(|home| home.join("converger"));
     configured
         .map(Path::to_owned)
         .or_else(|| set("STATE_DIRECTORY"))
@@ -263,9 +263,9 @@ pub fn peek_operations(config: &Config, environment: &EnvironmentName, guests: &
 /// There is a store and it cannot be read.
 pub fn peek_conditions(config: &Config, environment: &EnvironmentName) -> Result<StoreConditions, RuntimeError> {
     peek_store(config, |view| wait_for(view.conditions(environment.clone()))).map_err(|error| {
-        let (said, help) = describe(&error);
-        let fault =
-            RuntimeFault::new(format!("cannot tell whether anything is frozen or held: {said}")).with_code(FailureCode::JournalUnreadable);
+        let (description, help) = describe(&error);
+        let fault = RuntimeFault::new(format!("cannot tell whether anything is frozen or held: {description}"))
+            .with_code(FailureCode::JournalUnreadable);
         RuntimeError::Failed(help.into_iter().fold(fault, RuntimeFault::with_help))
     })
 }
@@ -297,8 +297,8 @@ fn open_error(error: &StoreOpenError) -> RuntimeError {
 }
 
 fn open_error_with(error: &StoreOpenError, code: FailureCode) -> RuntimeError {
-    let (said, help) = describe(error);
-    RuntimeError::Failed(help.into_iter().fold(RuntimeFault::new(said).with_code(code), RuntimeFault::with_help))
+    let (description, help) = describe(error);
+    RuntimeError::Failed(help.into_iter().fold(RuntimeFault::new(description).with_code(code), RuntimeFault::with_help))
 }
 
 /// The message for a store that cannot be opened, and a remedy if the message has none.
@@ -306,12 +306,12 @@ fn describe(error: &StoreOpenError) -> (String, Option<&'static str>) {
     let is_out_of_files =
         |source: &std::io::Error| [Errno::MFILE, Errno::NFILE].iter().any(|own| source.raw_os_error() == Some(own.raw_os_error()));
     match error {
-        StoreOpenError::Unusable { what, place, source, .. } if is_out_of_files(source) => {
+        StoreOpenError::Unusable { what, place: path, source, .. } if is_out_of_files(source) => {
             let help = "this process may open too few files: raise its limit (`ulimit -n`); the disk is not the cause";
-            (format!("cannot {what} {}: {source}", files::display_path(place)), Some(help))
+            (format!("cannot {what} {}: {source}", files::display_path(path)), Some(help))
         }
-        StoreOpenError::Unusable { what, place, help, source } => {
-            (format!("cannot {what} {}: {source}", files::display_path(place)), Some(help))
+        StoreOpenError::Unusable { what, place: path, help, source } => {
+            (format!("cannot {what} {}: {source}", files::display_path(path)), Some(help))
         }
         StoreOpenError::Failed { .. } => (error.to_string(), Some("check the disk of the state directory for free space and errors")),
         _ => (error.to_string(), None),

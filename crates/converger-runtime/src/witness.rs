@@ -84,8 +84,8 @@ fn check_extends(comparison: WitnessComparison, seen: &Checkpoint, directory: &P
 /// # Errors
 /// The witness is inside.
 pub fn check_separate(directory: &Path, path: &Path) -> Result<(), RuntimeError> {
-    let (Ok(state), Ok(room)) = (directory.canonicalize(), parent_directory(path).canonicalize()) else { return Ok(()) };
-    if !room.starts_with(&state) && path.canonicalize().map_or(true, |path| !path.starts_with(&state)) {
+    let (Ok(state), Ok(parent)) = (directory.canonicalize(), parent_directory(path).canonicalize()) else { return Ok(()) };
+    if !parent.starts_with(&state) && path.canonicalize().map_or(true, |path| !path.starts_with(&state)) {
         return Ok(());
     }
     let text = format!("the witness {} is inside the state directory {}", files::display_path(path), files::display_path(directory));
@@ -207,7 +207,7 @@ fn lock_witness(path: &Path, patience: Duration) -> Result<fs::File, RuntimeErro
     let name = lock_path(path);
     let opened = fs::File::options().create(true).read(true).write(true).truncate(false).mode(0o600).open(&name);
     let file = opened.map_err(|error| witness_error(path, &error))?;
-    if !file.metadata().is_ok_and(|there| there.is_file()) {
+    if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
         return Err(witness_error(path, &io::Error::other(format!("{} is not a regular file", files::display_path(&name)))));
     }
     match file.try_lock() {
@@ -339,8 +339,8 @@ pub fn describe_resync(index: u64, entry: &LedgerEntry, seen: &Checkpoint) -> Op
 mod tests {
     use super::*;
 
-    fn sample_checkpoint(size: u64, word: &[u8]) -> Checkpoint {
-        Checkpoint { origin: "log".into(), size, root: LogHash::of_leaf(word) }
+    fn sample_checkpoint(size: u64, leaf: &[u8]) -> Checkpoint {
+        Checkpoint { origin: "log".into(), size, root: LogHash::of_leaf(leaf) }
     }
 
     /// The error names the lock file.
@@ -360,8 +360,8 @@ mod tests {
     #[test]
     fn refuses_a_pipe_in_place_of_the_lock_file() {
         let directory = tempfile::tempdir().expect("a directory");
-        let made = std::process::Command::new("mkfifo").arg(directory.path().join("witness.lock")).status();
-        assert!(made.expect("mkfifo runs").success());
+        let status = std::process::Command::new("mkfifo").arg(directory.path().join("witness.lock")).status();
+        assert!(status.expect("mkfifo runs").success());
         let error = lock_witness(&directory.path().join("witness"), LOCK_WAIT_MAX).map(drop).expect_err("it is no lock file").to_string();
         assert!(error.contains("is not a regular file"), "{error}");
     }
@@ -376,8 +376,11 @@ mod tests {
             at_ms: 1_794_700_800_000,
         };
         let own = sample_checkpoint(3, b"a");
-        let told = describe_resync(7, &entry(Some(&own.root.to_string())), &own).expect("it is that one");
-        assert_eq!(told, "; entry 7 says that ann took an older copy into service in its place at 2026-11-15T00:00:00Z: the disk was lost");
+        let description = describe_resync(7, &entry(Some(&own.root.to_string())), &own).expect("it is that one");
+        assert_eq!(
+            description,
+            "; entry 7 says that ann took an older copy into service in its place at 2026-11-15T00:00:00Z: the disk was lost"
+        );
         assert_eq!(describe_resync(7, &entry(None), &own), None);
         assert_eq!(describe_resync(7, &entry(Some(&own.root.to_string())), &sample_checkpoint(4, b"a")), None);
         assert_eq!(describe_resync(7, &entry(Some(&own.root.to_string())), &sample_checkpoint(3, b"b")), None);

@@ -23,27 +23,27 @@ fn main() -> Result<(), Box<dyn Error>> {
     let _ = block_on(store.commit(sample.start_write()))?;
     let lives: Vec<[JournalRecord; 4]> = (0..operations).map(|number| operation_records(&mut sample, number)).collect();
     let before = store.transactions();
-    let ours = measure_time(|| block_on(write_journal(&store, &lives, at_once)))?;
+    let store_time = measure_time(|| block_on(write_journal(&store, &lives, at_once)))?;
     let transactions = store.transactions() - before;
     let bytes: Vec<Vec<u8>> = lives.iter().flatten().filter(|record| record.must_be_durable()).map(record_bytes).collect();
     let batches = bytes.len();
     let group = batches.div_ceil(usize::try_from(transactions)?);
-    let bare = measure_time(|| insert_rows(&directory.path().join("bare.db"), &bytes, group))?;
+    let insert_time = measure_time(|| insert_rows(&directory.path().join("bare.db"), &bytes, group))?;
     drop(store);
     let reopened = measure_time(|| {
         SqliteStore::open(&directory.path().join("state"), StoreSettings::new(|cause| panic!("{cause}")))?;
         Ok(())
     })?;
-    let twin = MemoryStore::new();
-    let _ = twin.commit_now(sample.start_write())?;
-    let memory = measure_time(|| block_on(write_journal(&twin, &lives, at_once)))?;
+    let memory_store = MemoryStore::new();
+    let _ = memory_store.commit_now(sample.start_write())?;
+    let memory = measure_time(|| block_on(write_journal(&memory_store, &lives, at_once)))?;
     let rate = |time: Duration| (batches as f64 / time.as_secs_f64()).round();
     println!(
         "{{\"batches\":{batches},\"at_once\":{at_once},\"transactions\":{transactions},\"batches_per_second\":{},\
          \"bare_inserts_per_second\":{},\"ratio\":{:.2},\"memory_batches_per_second\":{},\"reopened_ms\":{}}}",
-        rate(ours),
-        rate(bare),
-        bare.as_secs_f64() / ours.as_secs_f64(),
+        rate(store_time),
+        rate(insert_time),
+        insert_time.as_secs_f64() / store_time.as_secs_f64(),
         rate(memory),
         reopened.as_millis()
     );
@@ -70,7 +70,7 @@ fn operation_records(sample: &mut OperationSample, number: u64) -> [JournalRecor
 async fn write_journal(store: &impl Store, lives: &[[JournalRecord; 4]], at_once: u64) -> Result<(), Box<dyn Error>> {
     for some in lives.chunks(usize::try_from(at_once)?) {
         for step in 0..4 {
-            let waiting: Vec<_> = some.iter().map(|life| store.commit(Batch::from(life[step].clone()))).collect();
+            let waiting: Vec<_> = some.iter().map(|records| store.commit(Batch::from(records[step].clone()))).collect();
             for answer in waiting {
                 let CommitAck::Written { .. } = answer.await? else { return Err("repeated".into()) };
             }
@@ -90,8 +90,8 @@ fn record_bytes(record: &JournalRecord) -> Vec<u8> {
 }
 
 /// A table of two columns with the same file settings and the same number of rows per transaction.
-fn insert_rows(place: &std::path::Path, rows: &[Vec<u8>], group: usize) -> Result<(), Box<dyn Error>> {
-    let mut connection = Connection::open(place)?;
+fn insert_rows(path: &std::path::Path, rows: &[Vec<u8>], group: usize) -> Result<(), Box<dyn Error>> {
+    let mut connection = Connection::open(path)?;
     let _: String = connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
     connection.pragma_update(None, "synchronous", "full")?;
     connection.execute_batch("CREATE TABLE log (seq INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT")?;

@@ -27,7 +27,7 @@ fn fixture_batch() -> Batch {
     let plan = StoreWrite::Blob { digest: Digest::of_bytes(&body), body };
     let (open, done, held) = (sample.one_shot(1, 1, "key-1", "it"), sample.operation(2, 2), sample.operation(3, 3));
     let (environment, vmid) = (sample.environment(), sample.vmid(9));
-    let (ended, left) = (sample.end_record(&done, OperationEnd::Done), sample.end_record(&held, OperationEnd::Held));
+    let (done_record, left) = (sample.end_record(&done, OperationEnd::Done), sample.end_record(&held, OperationEnd::Held));
     let hold = Hold { environment: environment.clone(), vmid, by: "ann".into(), reason: "it's being moved".into(), at_ms: 5 };
     let freeze = Freeze { environment: environment.clone(), by: "ann".into(), reason: "audit".into(), at_ms: 6 };
     let former = EnvironmentName::new("site-a").unwrap_or_else(|| environment.clone());
@@ -40,7 +40,7 @@ fn fixture_batch() -> Batch {
         .with(sample.intent_record(&open))
         .with(sample.task_record(&open))
         .with(sample.intent_record(&done))
-        .with(ended)
+        .with(done_record)
         .with(sample.intent_record(&held))
         .with(sample.sending_record(&held))
         .with(left)

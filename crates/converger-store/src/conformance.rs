@@ -51,11 +51,11 @@ type StoreStory<S> = (&'static str, fn(&mut S) -> StoryResult);
 
 /// Runs every story. An empty list means that the store conforms.
 #[must_use]
-pub fn check_store<S: StoreFixture>(stage: &mut S) -> Vec<StoreFinding> {
+pub fn check_store<S: StoreFixture>(fixture: &mut S) -> Vec<StoreFinding> {
     let stories: Vec<StoreStory<S>> =
         [journal::stories(), holds::stories(), ledger::stories(), names::stories(), reads::stories()].concat();
-    let told = stories.into_iter().filter_map(|(story, tell)| tell(stage).err().map(|what| StoreFinding { story, what }));
-    told.collect()
+    let findings = stories.into_iter().filter_map(|(story, tell)| tell(fixture).err().map(|what| StoreFinding { story, what }));
+    findings.collect()
 }
 
 /// Registers `row_sum` with a connection of a test.

@@ -17,13 +17,13 @@ pub(crate) struct FileIdentity {
 
 impl FileIdentity {
     /// The file that is at a path now; `None` if there is none.
-    pub(crate) fn read_from(place: &Path) -> Option<Self> {
-        fs::symlink_metadata(place).ok().map(|metadata| Self::from_metadata(place, &metadata))
+    pub(crate) fn read_from(path: &Path) -> Option<Self> {
+        fs::symlink_metadata(path).ok().map(|metadata| Self::from_metadata(path, &metadata))
     }
 
     /// The file that was opened at a path.
-    pub(crate) fn from_metadata(place: &Path, metadata: &Metadata) -> Self {
-        Self { path: place.to_path_buf(), device: metadata.dev(), inode: metadata.ino() }
+    pub(crate) fn from_metadata(path: &Path, metadata: &Metadata) -> Self {
+        Self { path: path.to_path_buf(), device: metadata.dev(), inode: metadata.ino() }
     }
 
     /// Why writes to the file may be lost: its path is gone or leads to another file. A path that cannot be inspected counts as gone.
@@ -42,22 +42,22 @@ mod tests {
 
     #[test]
     fn detects_a_moved_removed_or_replaced_file() {
-        let room = tempfile::tempdir().expect("a directory");
-        let place = room.path().join("file");
-        assert_eq!(FileIdentity::read_from(&place), None);
-        fs::write(&place, "1").expect("written");
-        let standing = FileIdentity::read_from(&place).expect("there");
-        fs::write(&place, "more").expect("written");
-        assert_eq!(standing.replacement_cause(), None, "its content does not matter");
-        let aside = room.path().join("aside");
-        fs::rename(&place, &aside).expect("moved");
-        assert!(standing.replacement_cause().expect("lost").contains("moved or removed"));
-        fs::copy(&aside, &place).expect("copied");
-        assert!(standing.replacement_cause().expect("lost").contains("replaced"));
-        fs::rename(&aside, &place).expect("put back");
-        assert_eq!(standing.replacement_cause(), None);
-        fs::rename(&place, &aside).expect("moved");
-        std::os::unix::fs::symlink(&aside, &place).expect("linked");
-        assert!(standing.replacement_cause().expect("lost").contains("replaced"), "a link is not the file");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
+        assert_eq!(FileIdentity::read_from(&path), None);
+        fs::write(&path, "1").expect("written");
+        let identity = FileIdentity::read_from(&path).expect("there");
+        fs::write(&path, "more").expect("written");
+        assert_eq!(identity.replacement_cause(), None, "its content does not matter");
+        let moved_path = directory.path().join("aside");
+        fs::rename(&path, &moved_path).expect("moved");
+        assert!(identity.replacement_cause().expect("lost").contains("moved or removed"));
+        fs::copy(&moved_path, &path).expect("copied");
+        assert!(identity.replacement_cause().expect("lost").contains("replaced"));
+        fs::rename(&moved_path, &path).expect("put back");
+        assert_eq!(identity.replacement_cause(), None);
+        fs::rename(&path, &moved_path).expect("moved");
+        std::os::unix::fs::symlink(&moved_path, &path).expect("linked");
+        assert!(identity.replacement_cause().expect("lost").contains("replaced"), "a link is not the file");
     }
 }

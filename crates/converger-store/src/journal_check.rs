@@ -105,32 +105,32 @@ impl LedgerIndex {
     }
 
     /// The entry of the first part of an operation that differs from the journal.
-    fn first_differing_entry(&self, logged: &OperationHistory, kept: &OperationHistory) -> Option<u64> {
-        let places = self.operation_entries.get(logged.id())?;
+    fn first_differing_entry(&self, logged: &OperationHistory, journaled: &OperationHistory) -> Option<u64> {
+        let entries = self.operation_entries.get(logged.id())?;
         let parts = [
-            ("sending", logged.sending == kept.sending),
-            ("task", logged.task == kept.task),
-            ("outcome", logged.ended == kept.ended),
-            ("resolution", logged.resolved == kept.resolved),
+            ("sending", logged.sending == journaled.sending),
+            ("task", logged.task == journaled.task),
+            ("outcome", logged.ended == journaled.ended),
+            ("resolution", logged.resolved == journaled.resolved),
         ];
-        let is_begun_alike = (&logged.operation, logged.at_ms, &logged.boot) == (&kept.operation, kept.at_ms, &kept.boot);
-        let part = parts.iter().find(|(_, is_same)| is_begun_alike && !is_same).and_then(|(part, _)| places.get(part));
-        part.or_else(|| places.get("intent")).copied()
+        let is_begun_alike = (&logged.operation, logged.at_ms, &logged.boot) == (&journaled.operation, journaled.at_ms, &journaled.boot);
+        let part = parts.iter().find(|(_, is_same)| is_begun_alike && !is_same).and_then(|(part, _)| entries.get(part));
+        part.or_else(|| entries.get("intent")).copied()
     }
 }
 
 /// Ends the latest active row that matches.
 fn end_latest<T>(
-    said: &mut [(T, Option<EndedBy>)],
-    places: &mut [(u64, Option<u64>)],
+    history: &mut [(T, Option<EndedBy>)],
+    entries: &mut [(u64, Option<u64>)],
     index: u64,
     by: (&str, u64),
     is_meant: impl Fn(&T) -> bool,
 ) {
-    let rows = said.iter_mut().zip(places).rev();
-    if let Some(((_, over), (_, place))) = rows.into_iter().find(|((row, over), _)| over.is_none() && is_meant(row)) {
+    let rows = history.iter_mut().zip(entries).rev();
+    if let Some(((_, over), (_, end_entry))) = rows.into_iter().find(|((row, over), _)| over.is_none() && is_meant(row)) {
         *over = Some((by.0.into(), by.1));
-        *place = Some(index);
+        *end_entry = Some(index);
     }
 }
 
@@ -147,21 +147,21 @@ type MatchResult = Result<(), JournalMismatch>;
 impl<'l> JournalCheck<'l> {
     /// Starts a check. `replay` and `told` must both have consumed all entries.
     #[must_use]
-    pub fn new(replay: &'l LedgerReplay, told: &'l LedgerIndex) -> Self {
-        Self { replay, index: told, operations: BTreeSet::new(), runs: BTreeSet::new() }
+    pub fn new(replay: &'l LedgerReplay, ledger_index: &'l LedgerIndex) -> Self {
+        Self { replay, index: ledger_index, operations: BTreeSet::new(), runs: BTreeSet::new() }
     }
 
     /// Checks one operation of the journal.
     ///
     /// # Errors
     /// The ledger does not have the operation, or has it differently.
-    pub fn check_operation(&mut self, kept: &OperationHistory) -> MatchResult {
-        let id = kept.id();
+    pub fn check_operation(&mut self, journaled: &OperationHistory) -> MatchResult {
+        let id = journaled.id();
         let Some((own, logged)) = self.replay.operations().get_key_value(id) else {
             return mismatch(None, format!("the journal has the operation {}, and the ledger does not", id.as_str()));
         };
-        if logged != kept {
-            let at = self.index.first_differing_entry(logged, kept);
+        if logged != journaled {
+            let at = self.index.first_differing_entry(logged, journaled);
             return mismatch(at, format!("the journal differs from the ledger in the operation {}", id.as_str()));
         }
         if self.operations.insert(own) {
@@ -174,14 +174,14 @@ impl<'l> JournalCheck<'l> {
     ///
     /// # Errors
     /// The ledger does not have the run, or has it differently.
-    pub fn check_run(&mut self, kept: &RunHistory) -> MatchResult {
-        let id = &kept.run.id;
+    pub fn check_run(&mut self, journaled: &RunHistory) -> MatchResult {
+        let id = &journaled.run.id;
         let Some((own, (run, ended))) = self.replay.runs().get_key_value(id) else {
             return mismatch(None, format!("the journal has the run {}, and the ledger does not", id.as_str()));
         };
-        if (run, ended) != (&kept.run, &kept.ended) {
+        if (run, ended) != (&journaled.run, &journaled.ended) {
             let (start, end) = self.index.run_entries.get(id).copied().unzip();
-            let at = if *run == kept.run { end.flatten().or(start) } else { start };
+            let at = if *run == journaled.run { end.flatten().or(start) } else { start };
             return mismatch(at, format!("the journal differs from the ledger in the run {}", id.as_str()));
         }
         self.runs.insert(own);
@@ -194,14 +194,14 @@ impl<'l> JournalCheck<'l> {
     /// The ledger has other active holds or freezes.
     pub fn check_active_holds(&self, holds: &[Hold], freezes: &[Freeze]) -> MatchResult {
         if let Some(hold) = first_unmatched(holds, &self.replay.holds().cloned().collect::<Vec<_>>()) {
-            let (at, who) = (self.index.hold_entry(&hold.environment, hold.vmid), describe_hold(hold));
-            return mismatch(at, format!("the journal and the ledger have different active holds: {who}"));
+            let (at, description) = (self.index.hold_entry(&hold.environment, hold.vmid), describe_hold(hold));
+            return mismatch(at, format!("the journal and the ledger have different active holds: {description}"));
         }
         match first_unmatched(freezes, &self.replay.freezes().cloned().collect::<Vec<_>>()) {
             None => Ok(()),
             Some(freeze) => {
-                let (at, who) = (self.index.freeze_entry(&freeze.environment), describe_freeze(freeze));
-                mismatch(at, format!("the journal and the ledger have different active freezes: {who}"))
+                let (at, description) = (self.index.freeze_entry(&freeze.environment), describe_freeze(freeze));
+                mismatch(at, format!("the journal and the ledger have different active freezes: {description}"))
             }
         }
     }
@@ -210,15 +210,15 @@ impl<'l> JournalCheck<'l> {
     ///
     /// # Errors
     /// The ledger has other names or bindings.
-    pub fn check_names(&self, kept: &EnvironmentNames) -> MatchResult {
+    pub fn check_names(&self, journaled: &EnvironmentNames) -> MatchResult {
         let logged = self.replay.names();
         let rows = |names: &EnvironmentNames| names.bindings().cloned().collect::<Vec<_>>();
-        if let Some(binding) = first_unmatched(&rows(kept), &rows(logged)) {
+        if let Some(binding) = first_unmatched(&rows(journaled), &rows(logged)) {
             let at = self.index.of_names.get(&binding.environment).copied();
             return mismatch(at, format!("the journal and the ledger have different clusters recorded for {}", binding.environment));
         }
         let rows = |names: &EnvironmentNames| names.former().map(|(name, now)| (name.clone(), now.clone())).collect::<Vec<_>>();
-        match first_unmatched(&rows(kept), &rows(logged)) {
+        match first_unmatched(&rows(journaled), &rows(logged)) {
             None => Ok(()),
             Some((name, _)) => {
                 mismatch(self.index.of_names.get(name).copied(), format!("the journal and the ledger have different former names: {name}"))
@@ -246,27 +246,27 @@ impl<'l> JournalCheck<'l> {
     /// # Errors
     /// The ledger shows a different history.
     pub fn check_history(&self, overview: &JournalOverview) -> MatchResult {
-        let JournalOverview { runs, operations, hold_history: said, idempotency_keys, .. } = overview;
-        let (told, mut keys) = (self.index, idempotency_keys.clone());
-        let place = |places: &[(u64, Option<u64>)], at: usize| places.get(at).map(|(said, over)| over.unwrap_or(*said));
+        let JournalOverview { runs, operations, hold_history, idempotency_keys, .. } = overview;
+        let (ledger_index, mut keys) = (self.index, idempotency_keys.clone());
+        let entry_at = |entries: &[(u64, Option<u64>)], at: usize| entries.get(at).map(|(start, over)| over.unwrap_or(*start));
         check_same_rows(
             "a hold",
-            &told.hold_history.holds,
-            &said.holds,
+            &ledger_index.hold_history.holds,
+            &hold_history.holds,
             |(hold, _)| describe_hold(hold),
-            |at, _| place(&told.hold_entries, at),
+            |at, _| entry_at(&ledger_index.hold_entries, at),
         )?;
         check_same_rows(
             "a freeze",
-            &told.hold_history.freezes,
-            &said.freezes,
+            &ledger_index.hold_history.freezes,
+            &hold_history.freezes,
             |(freeze, _)| describe_freeze(freeze),
-            |at, _| place(&told.freeze_entries, at),
+            |at, _| entry_at(&ledger_index.freeze_entries, at),
         )?;
         let of_run = |id: &RunId| format!("the position of the run {}", id.as_str());
-        check_same_rows("a run", &told.runs, runs, of_run, |_, id| self.run_start_entry(id))?;
+        check_same_rows("a run", &ledger_index.runs, runs, of_run, |_, id| self.run_start_entry(id))?;
         let of_operation = |id: &OperationId| format!("the position of the operation {}", id.as_str());
-        check_same_rows("an operation", &told.operations, operations, of_operation, |_, id| self.intent_entry(id))?;
+        check_same_rows("an operation", &ledger_index.operations, operations, of_operation, |_, id| self.intent_entry(id))?;
         let mut logged: Vec<IdempotencyRow> =
             self.replay.operations().values().filter_map(|history| idempotency_row(self.replay.names(), history)).collect();
         logged.sort();
@@ -276,7 +276,7 @@ impl<'l> JournalCheck<'l> {
     }
 
     fn intent_entry(&self, id: &OperationId) -> Option<u64> {
-        self.index.operation_entries.get(id).and_then(|places| places.get("intent")).copied()
+        self.index.operation_entries.get(id).and_then(|entries| entries.get("intent")).copied()
     }
 
     fn run_start_entry(&self, id: &RunId) -> Option<u64> {
@@ -344,24 +344,24 @@ fn idempotency_row(names: &EnvironmentNames, history: &OperationHistory) -> Opti
 }
 
 /// The first row that is in only one of two lists.
-fn first_unmatched<'r, T: PartialEq>(kept: &'r [T], logged: &'r [T]) -> Option<&'r T> {
+fn first_unmatched<'r, T: PartialEq>(journaled: &'r [T], logged: &'r [T]) -> Option<&'r T> {
     let missing = |rows: &'r [T], others: &[T]| rows.iter().find(|row| !others.contains(row));
-    missing(logged, kept).or_else(|| missing(kept, logged))
+    missing(logged, journaled).or_else(|| missing(journaled, logged))
 }
 
 /// Checks that the journal has the same rows in the same order as the ledger.
 fn check_same_rows<T: PartialEq>(
     what: &str,
     logged: &[T],
-    kept: &[T],
+    journaled: &[T],
     of: impl Fn(&T) -> String,
-    place: impl Fn(usize, &T) -> Option<u64>,
+    entry_of: impl Fn(usize, &T) -> Option<u64>,
 ) -> MatchResult {
-    let at = logged.iter().zip(kept).take_while(|(one, other)| one == other).count();
-    match (logged.get(at), kept.get(at)) {
+    let at = logged.iter().zip(journaled).take_while(|(one, other)| one == other).count();
+    match (logged.get(at), journaled.get(at)) {
         (None, None) => Ok(()),
-        (Some(row), Some(_)) => mismatch(place(at, row), format!("the journal differs from the ledger in {}", of(row))),
-        (Some(row), None) => mismatch(place(at, row), format!("the ledger has {what} that the journal does not have: {}", of(row))),
+        (Some(row), Some(_)) => mismatch(entry_of(at, row), format!("the journal differs from the ledger in {}", of(row))),
+        (Some(row), None) => mismatch(entry_of(at, row), format!("the ledger has {what} that the journal does not have: {}", of(row))),
         (None, Some(row)) => mismatch(None, format!("the journal has {what} that the ledger does not have: {}", of(row))),
     }
 }

@@ -87,9 +87,9 @@ impl EnvironmentLock {
         if !is_valid_remark(name) || name.chars().any(char::is_control) {
             return Err(LockError::InvalidName);
         }
-        let place = state_directory.join(format!("{environment}{LOCK_SUFFIX}"));
-        let unusable = |source| LockError::Unusable { place: place.clone(), source };
-        let mut file = open_lock_file(&place).map_err(unusable)?;
+        let path = state_directory.join(format!("{environment}{LOCK_SUFFIX}"));
+        let unusable = |source| LockError::Unusable { place: path.clone(), source };
+        let mut file = open_lock_file(&path).map_err(unusable)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -97,8 +97,8 @@ impl EnvironmentLock {
             }
             Err(TryLockError::Error(error)) => return Err(unusable(error)),
         }
-        let standing = FileIdentity::from_metadata(&place, &file.metadata().map_err(unusable)?);
-        let lock = Self { file, identity: standing };
+        let identity = FileIdentity::from_metadata(&path, &file.metadata().map_err(unusable)?);
+        let lock = Self { file, identity };
         lock.write_holder(name, at_ms).map_err(unusable)?;
         Ok(lock)
     }
@@ -126,10 +126,10 @@ impl Drop for EnvironmentLock {
 }
 
 /// The file is truncated and written to, so links and files that are not regular are rejected.
-fn open_lock_file(place: &Path) -> io::Result<File> {
+fn open_lock_file(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(NO_FOLLOW);
-    let file = options.open(place)?;
+    let file = options.open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
@@ -141,7 +141,7 @@ pub(crate) fn is_lock_file(path: &Path) -> bool {
         return false;
     }
     // A file that cannot be read may be a lock.
-    let may_be_other = fs::symlink_metadata(path).is_ok_and(|there| there.is_file() && there.len() > 0);
+    let may_be_other = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0);
     !may_be_other || File::open(path).map_or(true, |mut file| read_holder(&mut file).is_some())
 }
 

@@ -157,8 +157,8 @@ impl MemoryState {
         }
         let mark = self.tables.undo_position();
         let marks = (!batch.must_be_durable()).then(|| self.marks_before(&batch));
-        let taken = apply_batch(self.tables_mut(), batch);
-        let answer = match taken {
+        let result = apply_batch(self.tables_mut(), batch);
+        let answer = match result {
             Ok(()) => self.finish_commit(mark, marks),
             Err(ApplyBatchError::Refused(refused)) => Err(refused.into()),
             Err(ApplyBatchError::Repeated(first)) => return self.undo_and_answer(mark, Ok(CommitAck::Repeated { first })),
@@ -331,15 +331,15 @@ mod tests {
     fn crash_loses_only_unacknowledged_batches() {
         let (store, operation) = started_store();
         store.delay_commits();
-        let mut lost = Box::pin(store.commit(intent_batch(&operation)));
-        assert_eq!((lost.as_mut().now_or_never(), store.delayed_count()), (None, 1));
+        let mut lost_commit = Box::pin(store.commit(intent_batch(&operation)));
+        assert_eq!((lost_commit.as_mut().now_or_never(), store.delayed_count()), (None, 1));
         let after = store.crash();
-        assert!(matches!(lost.now_or_never(), Some(Err(StoreError::Stopped { .. }))));
+        assert!(matches!(lost_commit.now_or_never(), Some(Err(StoreError::Stopped { .. }))));
         assert!(!has_operation(&after, &operation));
         after.delay_commits();
-        let mut kept = Box::pin(after.commit(intent_batch(&operation)));
-        assert!(kept.as_mut().now_or_never().is_none() && after.commit_oldest() && !after.commit_oldest());
-        assert_eq!(kept.now_or_never(), Some(Ok(CommitAck::Written { transaction: 1 })));
+        let mut kept_commit = Box::pin(after.commit(intent_batch(&operation)));
+        assert!(kept_commit.as_mut().now_or_never().is_none() && after.commit_oldest() && !after.commit_oldest());
+        assert_eq!(kept_commit.now_or_never(), Some(Ok(CommitAck::Written { transaction: 1 })));
         assert!(has_operation(&after.crash(), &operation));
     }
 }

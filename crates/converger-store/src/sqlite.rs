@@ -129,29 +129,36 @@ impl SqliteStore {
     /// The directory or file cannot be used, is not a store of this program, is damaged, or was written by a later version. A file that
     /// is not a store of this program is not changed.
     pub fn open(directory: &Path, settings: StoreSettings) -> Result<Self, StoreOpenError> {
-        let OpenedStore { connection, place, wal_state: settled, log: growth } = open::open_writer(directory, &settings)?;
-        let reader = open::open_reader(&place, settings.patience)?;
+        let OpenedStore { connection, place: path, wal_state: settled, log: log_builder } = open::open_writer(directory, &settings)?;
+        let reader = open::open_reader(&path, settings.patience)?;
         let transactions = Arc::new(AtomicU64::new(0));
-        let files = [place.clone(), open::wal_path(&place)];
-        let standing = Arc::new(Mutex::new(files.iter().filter_map(|file| FileIdentity::read_from(file)).collect()));
+        let files = [path.clone(), open::wal_path(&path)];
+        let identities = Arc::new(Mutex::new(files.iter().filter_map(|file| FileIdentity::read_from(file)).collect()));
         let writer = StoreWriter {
             connection,
-            place: place.clone(),
+            place: path.clone(),
             wal_state: settled,
-            log: Some(growth),
+            log: Some(log_builder),
             patience: settings.patience,
             on_fatal: settings.on_fatal,
             transactions: Arc::clone(&transactions),
             stop_cause: None,
             sync_mode: SyncMode::Now,
-            watched_files: Arc::clone(&standing),
+            watched_files: Arc::clone(&identities),
         };
         let (jobs, waiting_jobs) = mpsc::channel(QUEUE_MAX);
         let (reads, waiting_reads) = mpsc::channel(QUEUE_MAX);
-        let writer = Some(spawn_thread(&place, "store-writer", move || writer.run(waiting_jobs))?);
-        let reader = Some(spawn_thread(&place, "store-reader", move || serve_reads(&reader, waiting_reads))?);
+        let writer = Some(spawn_thread(&path, "store-writer", move || writer.run(waiting_jobs))?);
+        let reader = Some(spawn_thread(&path, "store-reader", move || serve_reads(&reader, waiting_reads))?);
         Ok(Self {
-            shared: Arc::new(SqliteShared { place, transactions, watched_files: standing, queues: Some((jobs, reads)), writer, reader }),
+            shared: Arc::new(SqliteShared {
+                place: path,
+                transactions,
+                watched_files: identities,
+                queues: Some((jobs, reads)),
+                writer,
+                reader,
+            }),
         })
     }
 
@@ -182,19 +189,19 @@ impl ReadAccess for SqliteStore {
         &self,
         read: impl FnOnce(&SqlTables<'_>) -> Result<T, SqlFault> + Send + 'static,
     ) -> impl Future<Output = Result<T, StoreError>> + Send {
-        let place = self.shared.place.clone();
+        let path = self.shared.place.clone();
         let (caller, answer) = oneshot::channel();
         let job: ReadJob = Box::new(move |connection| {
-            let _ = caller.send(read_in_snapshot(connection, read).map_err(|trouble| trouble.into_read_error(&place)));
+            let _ = caller.send(read_in_snapshot(connection, read).map_err(|fault| fault.into_read_error(&path)));
         });
         let queued = self.shared.queues.as_ref().map(|(_, reads)| enqueue(reads, job));
         async move { await_answer(queued, answer).await }
     }
 }
 
-fn spawn_thread(place: &Path, name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StoreOpenError> {
+fn spawn_thread(path: &Path, name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StoreOpenError> {
     let failed =
-        |error: std::io::Error| StoreOpenError::Failed { place: place.to_path_buf(), cause: format!("cannot start a thread: {error}") };
+        |error: std::io::Error| StoreOpenError::Failed { place: path.to_path_buf(), cause: format!("cannot start a thread: {error}") };
     thread::Builder::new().name(name.into()).spawn(work).map_err(failed)
 }
 

@@ -17,8 +17,8 @@ pub const KEY_FILE: &str = "ledger.key";
 /// Call this before writing a user-named file. Links are followed, so an output path cannot overwrite the store through one.
 #[must_use]
 pub fn is_state_file(directory: &Path, path: &Path) -> bool {
-    let meant = fs::canonicalize(path).ok();
-    [Some(path), meant.as_deref()].into_iter().flatten().any(|path| is_inside(directory, path) && is_state_file_name(path.file_name()))
+    let resolved = fs::canonicalize(path).ok();
+    [Some(path), resolved.as_deref()].into_iter().flatten().any(|path| is_inside(directory, path) && is_state_file_name(path.file_name()))
 }
 
 /// Whether a directory contains a store or remains of one.
@@ -32,8 +32,8 @@ pub fn has_state(directory: &Path) -> bool {
 }
 
 fn is_inside(directory: &Path, path: &Path) -> bool {
-    let room = path.parent().filter(|room| !room.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    matches!((fs::canonicalize(room), fs::canonicalize(directory)), (Ok(room), Ok(directory)) if room == directory)
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    matches!((fs::canonicalize(parent), fs::canonicalize(directory)), (Ok(parent), Ok(directory)) if parent == directory)
 }
 
 /// Whether this is, or could become, the name of a file of a state directory. Other files must not be written there under such a name.

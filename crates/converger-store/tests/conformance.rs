@@ -79,14 +79,14 @@ fn sqlite_conforms() {
 
 /// A request runs once per key, also across restarts. A repeated request gets the first operation, and nothing is written that could be
 /// sent.
-fn check_request_runs_once(stage: &mut impl StoreFixture) {
-    let (store, mut sample) = (stage.new_store(), OperationSample::new(13));
+fn check_request_runs_once(fixture: &mut impl StoreFixture) {
+    let (store, mut sample) = (fixture.new_store(), OperationSample::new(13));
     let first = sample.one_shot(1, 1, "key-1", "start it");
     let done = sample.end_record(&first, OperationEnd::Done);
     for batch in [sample.start_write(), sample.intent_record(&first).into(), done.into()] {
         assert!(matches!(block_on(store.commit(batch)), Ok(CommitAck::Written { .. })));
     }
-    let store = stage.reopen_store(store);
+    let store = fixture.reopen_store(store);
     let again = sample.one_shot(2, 1, "key-1", "start it");
     assert_eq!(block_on(store.commit(sample.intent_record(&again).into())), Ok(CommitAck::Repeated { first: first.id.clone() }));
     assert_eq!(block_on(store.operation(again.id)), Ok(None));

@@ -113,11 +113,11 @@ fn finds_every_planted_store_bug() {
 
 impl BuggyStore {
     fn commit_with_bug(&self, batch: Batch) -> Result<CommitAck, StoreError> {
-        let Self(lie, truth) = self;
+        let Self(lie, store) = self;
         let half = Batch::new(batch.writes().iter().take(batch.writes().len() / 2).cloned().collect());
-        match (lie, truth.commit_now(batch.clone())) {
+        match (lie, store.commit_now(batch.clone())) {
             (PlantedStoreBug::WritesPartialBatches, refused @ Err(StoreError::Refused(_))) => {
-                truth.commit_now(half).and(refused.clone()).or(refused)
+                store.commit_now(half).and(refused.clone()).or(refused)
             }
             (PlantedStoreBug::RepeatedIsWritten, Ok(CommitAck::Repeated { .. })) => Ok(CommitAck::Written { transaction: 1 }),
             (PlantedStoreBug::RefusedIsWritten, Err(StoreError::Refused(_))) => Ok(CommitAck::Written { transaction: 1 }),
@@ -129,13 +129,13 @@ impl BuggyStore {
                     root: None,
                     at_ms: 1,
                 });
-                truth.commit_now(entry.into()).and(refused)
+                store.commit_now(entry.into()).and(refused)
             }
             (PlantedStoreBug::TakesAliases, Err(StoreError::Refused(StoreRefusal::Name(NameConflict::SecondName { .. })))) => {
                 Ok(CommitAck::Written { transaction: 1 })
             }
             // The batch is written twice, without the caller's knowledge.
-            (PlantedStoreBug::WritesTwice, Ok(_)) => truth.commit_now(batch),
+            (PlantedStoreBug::WritesTwice, Ok(_)) => store.commit_now(batch),
             (_, answer) => answer,
         }
     }
@@ -203,29 +203,29 @@ impl StoreReader for BuggyStore {
     }
 
     fn open_operations(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<OperationHistory>, StoreError>> + Send {
-        let Self(lie, truth) = self;
+        let Self(lie, store) = self;
         ready(match lie {
             PlantedStoreBug::HidesOpen => Ok(Vec::new()),
             PlantedStoreBug::ListsHeldAsOpen => block_on(
-                truth.operations(OperationFilter { environment: Some(environment), ..OperationFilter::default() }, LIST_MAX),
+                store.operations(OperationFilter { environment: Some(environment), ..OperationFilter::default() }, LIST_MAX),
             )
             .map(|all| {
                 let occupying = all.into_iter().filter(|history| history.progress().occupies_guest());
                 occupying.collect::<Vec<_>>().into_iter().rev().collect()
             }),
-            _ => block_on(truth.open_operations(environment)),
+            _ => block_on(store.open_operations(environment)),
         })
     }
 
     fn operations(&self, filter: OperationFilter, limit: u32) -> impl Future<Output = Result<Vec<OperationHistory>, StoreError>> + Send {
-        let Self(lie, truth) = self;
+        let Self(lie, store) = self;
         let filter = if *lie == PlantedStoreBug::IgnoresFilter {
             OperationFilter { before: filter.before, ..OperationFilter::default() }
         } else {
             filter
         };
         let limit = if *lie == PlantedStoreBug::IgnoresLimit { LIST_MAX } else { limit };
-        let mut list = block_on(truth.operations(filter, limit));
+        let mut list = block_on(store.operations(filter, limit));
         if let (PlantedStoreBug::OldestFirst, Ok(list)) = (lie, &mut list) {
             list.reverse();
         }

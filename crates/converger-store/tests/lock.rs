@@ -26,16 +26,16 @@ fn current_holder(directory: &Path) -> Option<LockHolder> {
 #[test]
 fn refuses_a_link_or_pipe_as_lock_without_writing() {
     let directory = tempfile::tempdir().expect("a directory");
-    let (victim, place) = (directory.path().join("precious"), directory.path().join("lab.lock"));
+    let (victim, path) = (directory.path().join("precious"), directory.path().join("lab.lock"));
     std::fs::write(&victim, "precious").expect("written");
-    std::os::unix::fs::symlink(&victim, &place).expect("linked");
-    let taken = EnvironmentLock::acquire(directory.path(), &lab_environment(), "ann", 1);
-    assert!(matches!(taken, Err(LockError::Unusable { .. })), "{taken:?}");
+    std::os::unix::fs::symlink(&victim, &path).expect("linked");
+    let result = EnvironmentLock::acquire(directory.path(), &lab_environment(), "ann", 1);
+    assert!(matches!(result, Err(LockError::Unusable { .. })), "{result:?}");
     assert_eq!(std::fs::read_to_string(&victim).expect("there"), "precious");
-    std::fs::remove_file(&place).expect("removed");
-    rustix::fs::mknodat(rustix::fs::CWD, &place, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
-    let taken = EnvironmentLock::acquire(directory.path(), &lab_environment(), "ann", 1);
-    assert!(matches!(taken, Err(LockError::Unusable { .. })), "{taken:?}");
+    std::fs::remove_file(&path).expect("removed");
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+    let result = EnvironmentLock::acquire(directory.path(), &lab_environment(), "ann", 1);
+    assert!(matches!(result, Err(LockError::Unusable { .. })), "{result:?}");
 }
 
 #[test]

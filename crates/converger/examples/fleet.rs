@@ -19,14 +19,14 @@ use serde_json::{Value, json};
 fn main() -> Result<(), String> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let said = match arguments.as_slice() {
+    let result = match arguments.as_slice() {
         ["schedule", guests, nodes, start_ms] => {
             measure_schedule(parse_count(guests)?, parse_count(nodes)?, u64::from(parse_count(start_ms)?))
         }
         ["journal", guests, nodes, directory] => measure_journal(parse_count(guests)?, parse_count(nodes)?, Path::new(directory)),
         _ => Err("usage: fleet schedule GUESTS NODES START_MS, or fleet journal GUESTS NODES DIRECTORY".to_owned()),
     };
-    println!("{}", said?);
+    println!("{}", result?);
     Ok(())
 }
 

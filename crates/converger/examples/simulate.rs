@@ -50,12 +50,12 @@ fn main() -> ExitCode {
 }
 
 fn replay_seed(seed: u64, bug: Option<PlantedBug>) -> ExitCode {
-    let told = simulate_seed(seed, bug, true);
-    for line in &told.lines {
+    let result = simulate_seed(seed, bug, true);
+    for line in &result.lines {
         println!("{line}");
     }
-    println!("seed {seed}: hash {:016x}, {} changes sent", told.hash, told.sends);
-    match told.violation {
+    println!("seed {seed}: hash {:016x}, {} changes sent", result.hash, result.sends);
+    match result.violation {
         None => ExitCode::SUCCESS,
         Some(violation) => {
             println!("VIOLATION {}: {}", violation.rule, violation.text);
@@ -65,19 +65,19 @@ fn replay_seed(seed: u64, bug: Option<PlantedBug>) -> ExitCode {
 }
 
 fn check_sagas() -> ExitCode {
-    let told = run_sagas();
-    for what in told.wrong.iter().take(SHOWN_VIOLATIONS_MAX) {
+    let results = run_sagas();
+    for what in results.wrong.iter().take(SHOWN_VIOLATIONS_MAX) {
         println!("{what}");
     }
-    for (saga, words) in &told.played {
-        let words: Vec<String> = words.iter().map(|(word, count)| format!("{word} {count}")).collect();
-        println!("{saga:<18} {}", words.join(", "));
+    for (saga, effects) in &results.played {
+        let effect_counts: Vec<String> = effects.iter().map(|(effect, count)| format!("{effect} {count}")).collect();
+        println!("{saga:<18} {}", effect_counts.join(", "));
     }
     for (write, reason) in UNPLAYED_WRITES {
         println!("no saga of {write}: {reason}");
     }
-    println!("{} stories of {} sagas, {} changes sent, {} wrong", told.stories, SAGAS.len(), told.sends, told.wrong.len());
-    if told.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    println!("{} stories of {} sagas, {} changes sent, {} wrong", results.stories, SAGAS.len(), results.sends, results.wrong.len());
+    if results.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn find_planted_bugs(schedules: u64) -> ExitCode {

@@ -48,9 +48,9 @@ use crate::{config, diagnostics, files, line_wrap, output, render, verbosity};
 
 /// Runs a command to its end.
 pub(crate) fn run(command: CliCommand) -> ExitStatus {
-    let ended =
+    let result =
         check_system_clock(SystemTime::now()).and_then(|()| runtime()).and_then(|runtime| runtime.block_on(dispatch_command(command)));
-    ended.unwrap_or_else(|stop| stop.report())
+    result.unwrap_or_else(|stop| stop.report())
 }
 
 /// The number of files that a runtime opens, including its signals and a first connection.
@@ -85,16 +85,16 @@ async fn dispatch_command(command: CliCommand) -> Result<ExitStatus, CommandErro
         CliCommand::Apply(arguments) => apply::apply(&arguments).await,
         CliCommand::Ops(which) => ops::run_ops(&which).await,
         CliCommand::Environment(command) => identity::environment(&command).await,
-        CliCommand::Freeze(freezing) => holds::freeze(&freezing).await,
-        CliCommand::Thaw(place) => holds::thaw(&place).await,
-        CliCommand::Hold(holding) => holds::hold(&holding).await,
-        CliCommand::Release(holding) => holds::release(&holding).await,
+        CliCommand::Freeze(freeze_arguments) => holds::freeze(&freeze_arguments).await,
+        CliCommand::Thaw(target) => holds::thaw(&target).await,
+        CliCommand::Hold(hold_arguments) => holds::hold(&hold_arguments).await,
+        CliCommand::Release(release_arguments) => holds::release(&release_arguments).await,
         CliCommand::Demo(arguments) => demo::run_demo(&arguments).await,
         CliCommand::Lab(lab) => lab::run_lab(&lab).await,
-        CliCommand::Doctor(visit) => doctor::run_doctor(&visit).await,
+        CliCommand::Doctor(doctor_arguments) => doctor::run_doctor(&doctor_arguments).await,
         CliCommand::Guests(arguments) => guests::list_guests(&arguments).await,
-        CliCommand::Init(adoption) => init::init(&adoption).await,
-        CliCommand::Pin(pinning) => pin::pin(&pinning).await,
+        CliCommand::Init(init_arguments) => init::init(&init_arguments).await,
+        CliCommand::Pin(pin_arguments) => pin::pin(&pin_arguments).await,
         CliCommand::Ledger(which) => ledger::run_ledger(&which).await,
         CliCommand::Verify(arguments) => verify::verify(&arguments),
         CliCommand::Reproduce(arguments) => decisions::run_reproduce(&arguments),
@@ -257,8 +257,8 @@ impl CommandError {
 
     fn report(self) -> ExitStatus {
         // If standard error is closed too, nothing can be reported.
-        let word = self.label.unwrap_or(if matches!(self.status, ExitStatus::Refused | ExitStatus::Held) { "refused" } else { "error" });
-        let text = render::render_error(word, &self.message, self.code, self.help.as_deref());
+        let label = self.label.unwrap_or(if matches!(self.status, ExitStatus::Refused | ExitStatus::Held) { "refused" } else { "error" });
+        let text = render::render_error(label, &self.message, self.code, self.help.as_deref());
         // Wrapping would move the carets of a diagnostic away from what they point at.
         let text = if matches!(self.message, ErrorMessage::Preformatted(_)) { text } else { line_wrap::wrap_for_stderr(&text) };
         let _ = write!(anstream::stderr(), "{text}");

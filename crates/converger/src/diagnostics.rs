@@ -45,10 +45,10 @@ impl FaultySource<'_> {
     fn render_diagnostic(&self, renderer: &Renderer, fault: &Diagnostic) -> String {
         let Self { name, text, code, is_foreign } = self;
         let related = fault.related.as_ref().filter(|(span, _)| span.start.abs_diff(fault.span.start) < WINDOW_BYTES_MAX);
-        let place = LineColumn::at_offset(text, fault.span.start);
+        let position = LineColumn::at_offset(text, fault.span.start);
         let title = Level::ERROR.primary_title(&fault.message).id(code.word());
         if *is_foreign {
-            let mut group = title.element(Origin::path(*name).line(place.line).char_column(place.column));
+            let mut group = title.element(Origin::path(*name).line(position.line).char_column(position.column));
             if let Some(help) = &fault.help {
                 group = group.element(Level::HELP.message(help));
             }
@@ -61,14 +61,14 @@ impl FaultySource<'_> {
             snippet = snippet.annotation(AnnotationKind::Context.span(window.clip_span(*span)).label(label));
         }
         let far = fault.related.as_ref().filter(|_| related.is_none()).map(|(span, label)| {
-            let place = LineColumn::at_offset(text, span.start);
-            format!("{label}: line {}, column {}", place.line, place.column)
+            let position = LineColumn::at_offset(text, span.start);
+            format!("{label}: line {}, column {}", position.line, position.column)
         });
         let mut group = if window.starts_at_line {
             title.element(snippet.path(*name))
         } else {
             // A snippet from the middle of a line would count its columns from there.
-            title.element(Origin::path(*name).line(place.line).char_column(place.column)).element(snippet)
+            title.element(Origin::path(*name).line(position.line).char_column(position.column)).element(snippet)
         };
         if let Some(far) = far {
             group = group.element(Level::NOTE.message(far));
@@ -87,13 +87,13 @@ fn replace_hidden(text: &str) -> String {
     if !text.chars().any(is_hidden) {
         return text.to_owned();
     }
-    let shown = |character: char| match character.len_utf8() {
+    let placeholder = |character: char| match character.len_utf8() {
         1 => '?',
         2 => '·',
         3 => '□',
         _ => '𐄂',
     };
-    text.chars().map(|character| if is_hidden(character) { shown(character) } else { character }).collect()
+    text.chars().map(|character| if is_hidden(character) { placeholder(character) } else { character }).collect()
 }
 
 fn render_fault_count(name: &str, diagnostics: &Diagnostics) -> String {
@@ -137,11 +137,11 @@ const WINDOW_BYTES_MAX: u32 = 4096;
 
 impl<'t> SourceWindow<'t> {
     fn around(text: &'t str, span: Span, related: Option<Span>) -> Self {
-        let places = || {
+        let boundaries = || {
             [Some(span), related].into_iter().flatten().flat_map(|span| [char_boundary(text, span.start), char_boundary(text, span.end)])
         };
-        let first = places().min().unwrap_or(0);
-        let last = places().max().unwrap_or(0);
+        let first = boundaries().min().unwrap_or(0);
+        let last = boundaries().max().unwrap_or(0);
         let line_start = text[..first].rfind('\n').map_or(0, |newline| newline + 1);
         let line_end = text[last..].find('\n').map_or(text.len(), |newline| last + newline);
         let margin = if line_end - line_start <= WHOLE_LINE_BYTES_MAX { WHOLE_LINE_BYTES_MAX } else { MARGIN_BYTES };
@@ -152,14 +152,14 @@ impl<'t> SourceWindow<'t> {
     }
 
     fn clip_span(&self, span: Span) -> std::ops::Range<usize> {
-        let clip = |place: u32| char_boundary(self.text, place.saturating_sub(u32::try_from(self.offset).unwrap_or(u32::MAX)));
+        let clip = |offset: u32| char_boundary(self.text, offset.saturating_sub(u32::try_from(self.offset).unwrap_or(u32::MAX)));
         clip(span.start)..clip(span.end)
     }
 }
 
 /// The offset of the character boundary at or before a byte offset.
-fn char_boundary(text: &str, place: u32) -> usize {
-    text.floor_char_boundary(usize::try_from(place).unwrap_or(usize::MAX).min(text.len()))
+fn char_boundary(text: &str, offset: u32) -> usize {
+    text.floor_char_boundary(usize::try_from(offset).unwrap_or(usize::MAX).min(text.len()))
 }
 
 #[cfg(test)]
@@ -195,7 +195,7 @@ mod tests {
             assert!(!shown.contains("hunter2") && !shown.contains("5ec2e700"), "{shown}");
             assert!(shown.contains("desired.yaml:1:1") && shown.contains("Its lines are not shown"), "{shown}");
         }
-        for ours in [
+        for known_text in [
             "version: 2",
             "# mine\n\"guests\" : []",
             "{\"a\":1,\"schema\":2}",
@@ -205,7 +205,7 @@ mod tests {
             "- vmid: 100",
             "",
         ] {
-            assert!(has_known_key(ours), "{ours}");
+            assert!(has_known_key(known_text), "{known_text}");
         }
     }
 

@@ -39,8 +39,8 @@ pub(crate) fn apply_style(style: Style, text: impl std::fmt::Display) -> String 
 }
 
 /// An error or a refusal that ends a command, with what to do.
-pub(crate) fn render_error(word: &str, message: &ErrorMessage, code: Option<&str>, help: Option<&str>) -> String {
-    let title = code.map_or(format!("{word}:"), |code| format!("{word}[{code}]:"));
+pub(crate) fn render_error(label: &str, message: &ErrorMessage, code: Option<&str>, help: Option<&str>) -> String {
+    let title = code.map_or(format!("{label}:"), |code| format!("{label}[{code}]:"));
     let mut text = match message {
         ErrorMessage::Preformatted(text) => text.clone(),
         ErrorMessage::Sentence(sentence) => format!("{} {}\n", apply_style(RED.bold(), title), sentence.trim_end()),
@@ -112,9 +112,9 @@ pub(crate) fn render_guest_refusals(refusals: &[Refusal], shown: &mut ShownRemed
 }
 
 /// Text that others wrote: unchanged if it cannot be mistaken for ours, otherwise quoted and escaped.
-pub(crate) fn quote_untrusted(word: &str) -> String {
+pub(crate) fn quote_untrusted(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'+' | b':' | b'/' | b'@');
-    if !word.is_empty() && word.bytes().all(is_plain) { word.to_owned() } else { collapse_blanks(&format!("{word:?}")) }
+    if !text.is_empty() && text.bytes().all(is_plain) { text.to_owned() } else { collapse_blanks(&format!("{text:?}")) }
 }
 
 /// Longer runs of blanks are shown by their number.
@@ -173,11 +173,11 @@ pub(crate) fn describe_outcome(outcome: &Outcome) -> String {
 }
 
 /// A recorded cause: its title, its evidence, what was observed then, and what to do.
-pub(crate) fn describe_cause(word: &str, evidence: &Evidence, observed: &Evidence) -> String {
+pub(crate) fn describe_cause(cause_code: &str, evidence: &Evidence, observed: &Evidence) -> String {
     let has = |key: &str| evidence.get(key).is_some();
-    let is_cause = |word: &str| evidence.get("cause") == Some(&Fact::Text(word.into()));
+    let is_cause = |cause: &str| evidence.get("cause") == Some(&Fact::Text(cause.into()));
     let was_seen = |key: &str| has(key) || observed.get(key).is_some() || is_cause(key);
-    let (title, remedy) = match (failure::FailureCode::from_word(word), RefusalCode::from_word(word)) {
+    let (title, remedy) = match (failure::FailureCode::from_word(cause_code), RefusalCode::from_word(cause_code)) {
         (Some(code), _) => (code.title(was_seen), code.remedy(was_seen)),
         (None, Some(code)) => (code.title(has), code.remedy(has)),
         (None, None) => ("a cause that this version does not know", "Use the version of the program that wrote it."),
@@ -187,7 +187,7 @@ pub(crate) fn describe_cause(word: &str, evidence: &Evidence, observed: &Evidenc
     let read = describe_facts(observed).into_iter().map(|fact| format!("read {fact}"));
     let facts: Vec<String> = worded.chain(read).collect();
     let facts = if facts.is_empty() { String::new() } else { format!(" ({})", facts.join("; ")) };
-    format!("{}: {title}{facts}\n  {} {remedy}\n", apply_style(RED.bold(), word), apply_style(CYAN, "remedy:"))
+    format!("{}: {title}{facts}\n  {} {remedy}\n", apply_style(RED.bold(), cause_code), apply_style(CYAN, "remedy:"))
 }
 
 /// Why an operation that is done sent nothing; none if it sent its change.
@@ -231,11 +231,11 @@ pub(crate) fn truncate_untrusted(text: &str, chars_max: usize) -> String {
 }
 
 /// The options of a command line that gives the same reading again.
-pub(crate) fn observation_options(look: &ObservationArgs) -> String {
+pub(crate) fn observation_options(observation_arguments: &ObservationArgs) -> String {
     let option = |name: &str, path: &Option<PathBuf>| {
         path.as_ref().map(|path| format!(" --{name} {}", files::shell_argument(path))).unwrap_or_default()
     };
-    option("replay", &look.replay) + &option("config", &look.config)
+    option("replay", &observation_arguments.replay) + &option("config", &observation_arguments.config)
 }
 
 /// A note about an operation that is in flight or held, for commands that settle none.

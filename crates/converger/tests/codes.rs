@@ -17,7 +17,7 @@ const CURRENT: &str = r#"{"schema":"converger.observation/1","environment":"lab"
     "template":false,"protection":false,"tags":[],"pending":[]}]}"#;
 
 fn work_directory() -> TempDir {
-    let room = tempfile::tempdir().expect("a directory");
+    let directory = tempfile::tempdir().expect("a directory");
     for (name, text) in [
         ("desired.yaml", DESIRED),
         ("current.json", CURRENT),
@@ -28,38 +28,38 @@ fn work_directory() -> TempDir {
         ("elsewhere.toml", "[environments.barn]\nurl = \"https://127.0.0.1\"\ntoken = \"a@pve!me\"\nsecret = { env = \"S\" }\n"),
         ("world.yaml", "nodes: { pve1: {} }\nguests: [{ vmid: 100, kind: qemu, node: pve7 }]\n"),
     ] {
-        fs::write(room.path().join(name), text).expect("written");
+        fs::write(directory.path().join(name), text).expect("written");
     }
-    room
+    directory
 }
 
-fn program(room: &TempDir, arguments: &[&str]) -> Command {
+fn program(directory: &TempDir, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_converger"));
-    command.args(arguments).current_dir(room.path()).env_clear().stdin(Stdio::null());
+    command.args(arguments).current_dir(directory.path()).env_clear().stdin(Stdio::null());
     command
 }
 
 /// Runs the program under a shell that executes `before` first.
-fn run_after(room: &TempDir, before: &str, arguments: &[&str]) -> Output {
+fn run_after(directory: &TempDir, before: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", &format!("{before}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_converger")]).args(arguments);
-    command.current_dir(room.path()).env_clear().stdin(Stdio::null()).output().expect("a shell runs")
+    command.current_dir(directory.path()).env_clear().stdin(Stdio::null()).output().expect("a shell runs")
 }
 
 /// Checks the exit code, the failure code, which must be in the table, and the remedy.
-fn check_coded_error(output: &Output, ended: i32, code: &str, arguments: &[&str]) -> String {
-    let said = String::from_utf8(output.stderr.clone()).expect("UTF-8");
-    assert_eq!(output.status.code(), Some(ended), "{arguments:?}: {said}");
-    assert!(said.contains(&format!("error[{code}]: ")) && !said.contains("error: "), "{arguments:?}: {said}");
+fn check_coded_error(output: &Output, exit_code: i32, code: &str, arguments: &[&str]) -> String {
+    let stderr = String::from_utf8(output.stderr.clone()).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(exit_code), "{arguments:?}: {stderr}");
+    assert!(stderr.contains(&format!("error[{code}]: ")) && !stderr.contains("error: "), "{arguments:?}: {stderr}");
     assert!(failure::FailureCode::from_word(code).is_some() || refusal::RefusalCode::from_word(code).is_some(), "{code}");
-    said
+    stderr
 }
 
 #[test]
 fn every_read_error_has_a_code_and_a_remedy() {
-    let room = work_directory();
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = taken.local_addr().expect("an address").port().to_string();
+    let directory = work_directory();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port().to_string();
     let cases: [(&str, i32, &[&str]); 27] = [
         ("file-unreadable", 2, &["audit", "none.yaml"]),
         ("file-unreadable", 2, &["audit", "."]),
@@ -89,18 +89,18 @@ fn every_read_error_has_a_code_and_a_remedy() {
         ("world-invalid", 2, &["lab", "world.yaml"]),
         ("lab-unserved", 1, &["lab", "--port", &port, "--nodes", "1"]),
     ];
-    for (code, ended, arguments) in cases {
-        let output = program(&room, arguments).output().expect("the program runs");
-        let said = check_coded_error(&output, ended, code, arguments);
+    for (code, exit_code, arguments) in cases {
+        let output = program(&directory, arguments).output().expect("the program runs");
+        let stderr = check_coded_error(&output, exit_code, code, arguments);
         // A fault in a text is shown at its position, and a fault in arguments with a hint to `--help`.
-        assert!(said.contains("help: ") || code == "input-invalid" || said.contains("--help"), "{arguments:?}: {said}");
-        assert!(output.stdout.is_empty() && !said.contains("hunter2"), "{arguments:?}: {said}");
+        assert!(stderr.contains("help: ") || code == "input-invalid" || stderr.contains("--help"), "{arguments:?}: {stderr}");
+        assert!(output.stdout.is_empty() && !stderr.contains("hunter2"), "{arguments:?}: {stderr}");
     }
 }
 
 #[test]
 fn undelivered_help_and_json_are_failures() {
-    let room = work_directory();
+    let directory = work_directory();
     for arguments in [
         &["--help"][..],
         &["help"],
@@ -110,36 +110,37 @@ fn undelivered_help_and_json_are_failures() {
         &["completions", "bash"],
     ] {
         let full = fs::File::options().write(true).open("/dev/full").expect("Linux has it");
-        let output = program(&room, arguments).stdout(full).stderr(Stdio::piped()).spawn().expect("the program runs").wait_with_output();
-        let said = check_coded_error(&output.expect("it ends"), 1, "output-unwritable", arguments);
-        assert!(said.contains("No space left") && said.contains("help: "), "{said}");
-        let there = program(&room, arguments).output().expect("the program runs");
-        assert!(!there.stdout.is_empty() && there.stderr.is_empty(), "{arguments:?}");
+        let output =
+            program(&directory, arguments).stdout(full).stderr(Stdio::piped()).spawn().expect("the program runs").wait_with_output();
+        let stderr = check_coded_error(&output.expect("it ends"), 1, "output-unwritable", arguments);
+        assert!(stderr.contains("No space left") && stderr.contains("help: "), "{stderr}");
+        let second_output = program(&directory, arguments).output().expect("the program runs");
+        assert!(!second_output.stdout.is_empty() && second_output.stderr.is_empty(), "{arguments:?}");
     }
 }
 
 #[test]
 fn file_size_limit_is_reported_and_leaves_nothing() {
-    let room = work_directory();
-    let names = || fs::read_dir(room.path()).expect("listed").count();
+    let directory = work_directory();
+    let names = || fs::read_dir(directory.path()).expect("listed").count();
     let before = names();
     for arguments in [
         &["plan", "desired.yaml", "--replay", "current.json"][..],
         &["observe", "desired.yaml", "--replay", "current.json", "--out", "new.json"],
     ] {
-        let said = check_coded_error(&run_after(&room, "ulimit -f 0", arguments), 1, "file-unwritable", arguments);
-        assert!(said.contains("File too large") && said.contains("ulimit -f"), "{said}");
+        let stderr = check_coded_error(&run_after(&directory, "ulimit -f 0", arguments), 1, "file-unwritable", arguments);
+        assert!(stderr.contains("File too large") && stderr.contains("ulimit -f"), "{stderr}");
         assert_eq!(names(), before, "{arguments:?} leaves something behind");
     }
-    let output = run_after(&room, "ulimit -f 0; exec > out.json", &["audit", "desired.yaml", "--replay", "current.json", "--json"]);
+    let output = run_after(&directory, "ulimit -f 0; exec > out.json", &["audit", "desired.yaml", "--replay", "current.json", "--json"]);
     check_coded_error(&output, 1, "output-unwritable", &["audit --json > out.json"]);
 }
 
 #[test]
 fn no_color_wins_over_every_other_setting() {
-    let room = work_directory();
+    let directory = work_directory();
     let has_escape = |arguments: &[&str], variables: &[(&str, &str)]| {
-        let output = program(&room, arguments).envs(variables.iter().copied()).output().expect("the program runs");
+        let output = program(&directory, arguments).envs(variables.iter().copied()).output().expect("the program runs");
         output.stdout.contains(&0x1b) || output.stderr.contains(&0x1b)
     };
     for arguments in [&["audit", "desired.yaml", "--replay", "current.json"][..], &["audit", "broken.yaml"], &["--help"], &["audit"]] {

@@ -22,16 +22,18 @@ fn is_empty(directory: &Path) -> bool {
 fn demo_proves_that_nothing_ran_twice_and_cleans_up() {
     let temporary = tempfile::tempdir().expect("a directory");
     let output = demo_command(temporary.path()).output().expect("it runs");
-    let said = String::from_utf8(output.stdout).expect("text");
-    assert_eq!(output.status.code(), Some(0), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    let acts = ["refused", "protected-guest", "killed", "in flight", "Recovered from an earlier run", "Converged: 4 converged"];
+    let stdout = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(output.status.code(), Some(0), "{stdout}\n{}", String::from_utf8_lossy(&output.stderr));
+    let expected_texts = ["refused", "protected-guest", "killed", "in flight", "Recovered from an earlier run", "Converged: 4 converged"];
     let evidence = ["intact under an unverified key: evidence", "reproduced: the same inputs give the same decision, byte for byte"];
-    for act in
-        acts.into_iter().chain(evidence).chain(["The first plan had 4 steps, and the lab was asked for 4 changes.", "Nothing ran twice"])
+    for expected in expected_texts
+        .into_iter()
+        .chain(evidence)
+        .chain(["The first plan had 4 steps, and the lab was asked for 4 changes.", "Nothing ran twice"])
     {
-        assert!(said.contains(act), "{act}:\n{said}");
+        assert!(stdout.contains(expected), "{expected}:\n{stdout}");
     }
-    assert!(!said.contains('\u{1b}'), "an escape sequence, and it is not a terminal");
+    assert!(!stdout.contains('\u{1b}'), "an escape sequence, and it is not a terminal");
     assert!(is_empty(temporary.path()), "something is left behind");
 }
 

@@ -10,20 +10,20 @@ fn example_path(file: &str) -> PathBuf {
 
 /// Runs the program in a new directory, which is also its home; returns its output and the files that it left.
 fn run(command: &str, arguments: &[&str]) -> (Output, Vec<String>) {
-    let room = tempfile::tempdir().expect("a directory");
+    let directory = tempfile::tempdir().expect("a directory");
     let output = Command::new(env!("CARGO_BIN_EXE_converger"))
         .arg(command)
         .arg(example_path("desired.yaml"))
         .arg("--replay")
         .arg(example_path("current.json"))
         .args(arguments)
-        .current_dir(room.path())
+        .current_dir(directory.path())
         .env_clear()
-        .env("HOME", room.path())
-        .env("TMPDIR", room.path())
+        .env("HOME", directory.path())
+        .env("TMPDIR", directory.path())
         .output()
         .expect("the program runs");
-    let mut left: Vec<String> = fs::read_dir(room.path())
+    let mut left: Vec<String> = fs::read_dir(directory.path())
         .expect("listed")
         .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
         .collect();

@@ -28,25 +28,25 @@ const FIRST_VMID: usize = 1_000;
 
 pub(super) fn measure_noop(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
     python::ensure_venv()?;
-    let room = Path::new(WORK_DIRECTORY);
-    write_world(room)?;
+    let directory = Path::new(WORK_DIRECTORY);
+    write_world(directory)?;
     let world = format!("{WORK_DIRECTORY}/world.yaml");
-    let lab = LabChild::start(shell::new_command(&programs.converger, &[]), &[&world], room, LabTime::PerRequest)?;
+    let lab = LabChild::start(shell::new_command(&programs.converger, &[]), &[&world], directory, LabTime::PerRequest)?;
     // Alternating and equally often: the lowest CPU time of each counts, and the requests of all turns.
-    let (mut theirs, mut ours) = ((ProcessCost::NONE, 0.0), (ProcessCost::NONE, 0.0));
+    let (mut ansible_cost, mut converger_cost) = ((ProcessCost::NONE, 0.0), (ProcessCost::NONE, 0.0));
     for _ in 0..TURNS {
-        theirs = add_turn(theirs, measure_with_requests(&lab, || run_ansible(room))?);
-        ours = add_turn(ours, measure_with_requests(&lab, || run_converger(programs))?);
+        ansible_cost = add_turn(ansible_cost, measure_with_requests(&lab, || run_ansible(directory))?);
+        converger_cost = add_turn(converger_cost, measure_with_requests(&lab, || run_converger(programs))?);
     }
     lab::check_all_handled(&lab.requests()?)?;
     let each = |(cost, requests): (ProcessCost, f64)| (cost, requests / f64::from(TURNS));
-    let ((theirs, their_requests), (ours, our_requests)) = (each(theirs), each(ours));
-    let (cpu, requests) = (theirs.cpu_ms / ours.cpu_ms, their_requests / our_requests);
+    let ((ansible_cost, their_requests), (converger_cost, our_requests)) = (each(ansible_cost), each(converger_cost));
+    let (cpu, requests) = (ansible_cost.cpu_ms / converger_cost.cpu_ms, their_requests / our_requests);
     report.add_measurement(
         "ansible-noop",
         json!({
-            "guests": GUESTS, "ansible": { "cost": theirs.to_json(), "requests": their_requests },
-            "converger": { "cost": ours.to_json(), "requests": our_requests }, "ratio": { "cpu": cpu, "requests": requests }
+            "guests": GUESTS, "ansible": { "cost": ansible_cost.to_json(), "requests": their_requests },
+            "converger": { "cost": converger_cost.to_json(), "requests": our_requests }, "ratio": { "cpu": cpu, "requests": requests }
         }),
     );
     report.add_target(BenchTarget {
@@ -64,8 +64,8 @@ pub(super) fn measure_noop(programs: &BenchPrograms, report: &mut BenchReport) -
     Ok(())
 }
 
-fn add_turn(all: (ProcessCost, f64), turn: (ProcessCost, f64)) -> (ProcessCost, f64) {
-    (all.0.best_of(turn.0), all.1 + turn.1)
+fn add_turn(all: (ProcessCost, f64), round_cost: (ProcessCost, f64)) -> (ProcessCost, f64) {
+    (all.0.best_of(round_cost.0), all.1 + round_cost.1)
 }
 
 /// The cost of a run, and how many requests the lab received during it.
@@ -75,9 +75,9 @@ fn measure_with_requests(lab: &LabChild, work: impl FnOnce() -> Result<ProcessCo
     Ok((cost, (lab.requests()?.len() - before) as f64))
 }
 
-fn run_ansible(room: &Path) -> Result<ProcessCost, TaskError> {
+fn run_ansible(directory: &Path) -> Result<ProcessCost, TaskError> {
     let of = |kind: &str| (0..GUESTS).filter(|index| self::guest_kind(*index) == kind).map(|index| FIRST_VMID + index).collect::<Vec<_>>();
-    let command = ansible::playbook_command("noop.yml", &[room], &json!({ "qemu": of("qemu"), "lxc": of("lxc") }))?;
+    let command = ansible::playbook_command("noop.yml", &[directory], &json!({ "qemu": of("qemu"), "lxc": of("lxc") }))?;
     child::measure_command(command, &[0])
 }
 
@@ -90,7 +90,7 @@ fn guest_kind(index: usize) -> &'static str {
 }
 
 /// Writes the world and the desired state: the same guests, all running.
-fn write_world(room: &Path) -> TaskResult {
+fn write_world(directory: &Path) -> TaskResult {
     let mut world =
         "cluster: bench\nnodes: { pve1: {}, pve2: {} }\ntokens: { 'root@pam!bench': { secret: bench, full: true } }\nguests:\n".to_owned();
     let mut desired = "version: 1\nenvironment: lab\nguests:\n".to_owned();
@@ -100,10 +100,10 @@ fn write_world(room: &Path) -> TaskResult {
         let _ = writeln!(world, "  - {{ vmid: {vmid}, kind: {kind}, node: pve{node}, name: guest-{vmid}, state: running }}");
         let _ = writeln!(desired, "  - {{ vmid: {vmid}, kind: {kind}, name: guest-{vmid}, state: running }}");
     }
-    let written = fs::create_dir_all(room)
-        .and_then(|()| fs::write(room.join("world.yaml"), world))
-        .and_then(|()| fs::write(room.join("desired.yaml"), desired));
-    written.map_err(|error| TaskError::new(format!("cannot write to `{}`: {error}", room.display())))
+    let written = fs::create_dir_all(directory)
+        .and_then(|()| fs::write(directory.join("world.yaml"), world))
+        .and_then(|()| fs::write(directory.join("desired.yaml"), desired));
+    written.map_err(|error| TaskError::new(format!("cannot write to `{}`: {error}", directory.display())))
 }
 
 #[cfg(test)]
@@ -112,10 +112,10 @@ mod tests {
 
     #[test]
     fn ansible_and_converger_check_the_same_guests() {
-        let room = std::env::temp_dir().join(format!("xtask-noop-{}", std::process::id()));
-        write_world(&room).unwrap();
-        let [world, desired] = ["world.yaml", "desired.yaml"].map(|name| fs::read_to_string(room.join(name)).unwrap());
-        fs::remove_dir_all(&room).unwrap();
+        let directory = std::env::temp_dir().join(format!("xtask-noop-{}", std::process::id()));
+        write_world(&directory).unwrap();
+        let [world, desired] = ["world.yaml", "desired.yaml"].map(|name| fs::read_to_string(directory.join(name)).unwrap());
+        fs::remove_dir_all(&directory).unwrap();
         let of = |text: &str, kind: &str| text.lines().filter(|line| line.contains(&format!("kind: {kind},"))).count();
         assert_eq!((of(&world, "qemu"), of(&world, "lxc")), (75, 25));
         assert_eq!((of(&desired, "qemu"), of(&desired, "lxc")), (75, 25));

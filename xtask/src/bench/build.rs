@@ -65,9 +65,9 @@ const PROFILE_DIRECTORY: &str = "target/counted";
 /// Builds the simulation, which takes 15 minutes on two cores.
 pub(super) fn build_simulation() -> Result<PathBuf, TaskError> {
     tools::ensure_profdata()?;
-    let room =
+    let directory =
         std::path::absolute(PROFILE_DIRECTORY).map_err(|error| TaskError::new(format!("cannot resolve `{PROFILE_DIRECTORY}`: {error}")))?;
-    let (counts, profile) = (room.join("counts"), room.join("simulate.profdata"));
+    let (counts, profile) = (directory.join("counts"), directory.join("simulate.profdata"));
     recreate_directory(&counts)?;
     // Also built with full link-time optimization, although that takes longer: with counts from a build without it, the result is a fifth
     // slower.

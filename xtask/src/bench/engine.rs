@@ -56,10 +56,10 @@ pub(super) fn measure_schedule(programs: &BenchPrograms, report: &mut BenchRepor
 pub(super) fn measure_journal(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
     let state = format!("{WORK_DIRECTORY}/state");
     recreate_directory(Path::new(WORK_DIRECTORY))?;
-    let (said, syncs) = run_counting_syncs(&programs.fleet, &["journal", GUESTS, NODES, &state], WORK_DIRECTORY)?;
-    let guests = read_number(&said, "guests")?;
-    let transactions = read_number(&said, "transactions")?;
-    report.add_measurement("journal", json!({ "said": said, "syncs": syncs }));
+    let (result, syncs) = run_counting_syncs(&programs.fleet, &["journal", GUESTS, NODES, &state], WORK_DIRECTORY)?;
+    let guests = read_number(&result, "guests")?;
+    let transactions = read_number(&result, "transactions")?;
+    report.add_measurement("journal", json!({ "said": result, "syncs": syncs }));
     report.add_target(BenchTarget {
         name: "transactions",
         value: transactions / guests,
@@ -126,28 +126,28 @@ impl SimulatorBench {
 }
 
 /// Runs a bench; returns its result and how many syncs it requested. The count is written to this directory.
-pub(super) fn run_counting_syncs(program: &Path, arguments: &[&str], room: &str) -> Result<(Value, u64), TaskError> {
-    let (name, counts) = (program.display().to_string(), format!("{room}/syncs"));
+pub(super) fn run_counting_syncs(program: &Path, arguments: &[&str], directory: &str) -> Result<(Value, u64), TaskError> {
+    let (name, counts) = (program.display().to_string(), format!("{directory}/syncs"));
     let strace = [&["-f", "-c", "-e", "trace=fsync,fdatasync", "-o", &counts, &name], arguments].concat();
     let text = shell::capture_stdout(&mut shell::new_command("strace", &strace))
         .map_err(|failure| TaskError::new(format!("{failure}; install `strace`, which counts the syncs")))?;
-    let said = serde_json::from_str(&text).map_err(|error| TaskError::new(format!("`{name}` did not print JSON: {error}")))?;
+    let result = serde_json::from_str(&text).map_err(|error| TaskError::new(format!("`{name}` did not print JSON: {error}")))?;
     let table = fs::read_to_string(&counts).map_err(|error| TaskError::new(format!("cannot read `{counts}`: {error}")))?;
     let syncs = parse_sync_count(&table).ok_or_else(|| TaskError::new(format!("strace counted nothing: {table}")))?;
-    Ok((said, syncs))
+    Ok((result, syncs))
 }
 
-pub(super) fn recreate_directory(room: &Path) -> TaskResult {
-    let _ = fs::remove_dir_all(room);
-    fs::create_dir_all(room).map_err(|error| TaskError::new(format!("cannot create `{}`: {error}", room.display())))
+pub(super) fn recreate_directory(directory: &Path) -> TaskResult {
+    let _ = fs::remove_dir_all(directory);
+    fs::create_dir_all(directory).map_err(|error| TaskError::new(format!("cannot create `{}`: {error}", directory.display())))
 }
 
 /// The calls in strace's summary, whose rows are `% time, seconds, usecs/call, calls, [errors,] syscall`.
 fn parse_sync_count(table: &str) -> Option<u64> {
     let calls = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let is_sync = matches!(words.last(), Some(&("fsync" | "fdatasync")));
-        words.get(3).filter(|_| is_sync).and_then(|count| count.parse::<u64>().ok())
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let is_sync = matches!(columns.last(), Some(&("fsync" | "fdatasync")));
+        columns.get(3).filter(|_| is_sync).and_then(|count| count.parse::<u64>().ok())
     };
     let counts: Vec<u64> = table.lines().filter_map(calls).collect();
     (!counts.is_empty()).then(|| counts.iter().sum())

@@ -38,21 +38,21 @@ pub(super) fn measure_evidence(program: &Path, report: &mut BenchReport) -> Task
 /// Verifies a ledger by its hashes alone, and entry by entry.
 fn measure_verify(program: &Path, report: &mut BenchReport) -> TaskResult {
     let measured = child::run_for_json(program, &["walk", ENTRIES, TURNS])?;
-    let walk = read_number(&measured, "walk_ns")? / read_number(&measured, "sha_ns")?;
+    let walk_ratio = read_number(&measured, "walk_ns")? / read_number(&measured, "sha_ns")?;
     report.add_measurement("verify-walk", measured);
     let measured = child::run_for_json(program, &["deep", ENTRIES, TURNS])?;
-    let deep = read_number(&measured, "deep_ns")? / read_number(&measured, "typed_ns")?;
+    let deep_ratio = read_number(&measured, "deep_ns")? / read_number(&measured, "typed_ns")?;
     let entries = read_number(&measured, "entries_ns")? / read_number(&measured, "typed_entries_ns")?;
     report.add_measurement("verify-deep", measured);
     report.add_target(BenchTarget {
         name: "verify-walk",
-        value: walk,
+        value: walk_ratio,
         bound: AtMost(3.0),
         unit: "x a bare SHA-256 of the same bytes, 100,000 entries",
     });
     report.add_target(BenchTarget {
         name: "verify-deep",
-        value: deep,
+        value: deep_ratio,
         bound: AtMost(3.0),
         unit: "x a typed parse with serde_json of the same bytes, 100,000 entries and their blobs",
     });
@@ -86,13 +86,13 @@ fn measure_reproduce(program: &Path, report: &mut BenchReport) -> TaskResult {
 /// An append to a log of a million entries, compared with one to a log of a thousand: in memory, and through the store with its journal.
 fn measure_append(program: &Path, report: &mut BenchReport) -> TaskResult {
     recreate_directory(Path::new(WORK_DIRECTORY))?;
-    let grown = child::run_for_json(program, &["growth", LONG_LEDGER_ENTRIES, GROWTH_TURNS])?;
+    let measured = child::run_for_json(program, &["growth", LONG_LEDGER_ENTRIES, GROWTH_TURNS])?;
     let stored = child::run_for_json(program, &["append", LONG_LEDGER_ENTRIES, WORK_DIRECTORY])?;
     // It is almost a gigabyte.
     fs::remove_dir_all(WORK_DIRECTORY).map_err(|error| TaskError::new(format!("cannot remove `{WORK_DIRECTORY}`: {error}")))?;
-    let growth = read_number(&grown, "late_ns")? / read_number(&grown, "early_ns")?;
+    let growth = read_number(&measured, "late_ns")? / read_number(&measured, "early_ns")?;
     let append = read_number(&stored, "late_ns")? / read_number(&stored, "early_ns")?;
-    report.add_measurement("append", json!({ "growth": grown, "store": stored }));
+    report.add_measurement("append", json!({ "growth": measured, "store": stored }));
     report.add_target(BenchTarget {
         name: "append-tree",
         value: growth,
@@ -116,8 +116,8 @@ fn measure_commits(program: &Path, report: &mut BenchReport) -> TaskResult {
     report.add_remark(format!(
         "ledger: {ratio:.2} of the speed of bare group-committed inserts of its entries, with the journal (goal 0.6; depends on the disk, not judged)"
     ));
-    let told = |asked: &BatchCost| json!({ "transactions": asked.transactions, "syncs": asked.syncs });
-    report.add_measurement("ledger-commits", json!({ "entries": told(&with), "blobs": told(&without), "inserts": inserts }));
+    let cost_json = |cost: &BatchCost| json!({ "transactions": cost.transactions, "syncs": cost.syncs });
+    report.add_measurement("ledger-commits", json!({ "entries": cost_json(&with), "blobs": cost_json(&without), "inserts": inserts }));
     report.add_target(BenchTarget {
         name: "ledger-commits",
         value: with.transactions,
@@ -149,9 +149,9 @@ struct BatchCost {
 fn measure_batch(program: &Path, kind: &str) -> Result<BatchCost, TaskError> {
     let counted = |count: u32| -> Result<(f64, f64), TaskError> {
         recreate_directory(Path::new(WORK_DIRECTORY))?;
-        let (said, syncs) =
+        let (result, syncs) =
             run_counting_syncs(program, &["batches", kind, &count.to_string(), &format!("{WORK_DIRECTORY}/state")], WORK_DIRECTORY)?;
-        Ok((read_number(&said, "transactions")?, syncs as f64))
+        Ok((read_number(&result, "transactions")?, syncs as f64))
     };
     let ((few, few_syncs), (many, many_syncs)) = (counted(BATCHES[0])?, counted(BATCHES[1])?);
     let more = f64::from(BATCHES[1] - BATCHES[0]);

@@ -26,10 +26,14 @@ const LIST_REQUESTS: u32 = 250;
 
 /// What it costs the lab to list 10,000 guests over HTTPS on persistent connections. The lowest of a few turns counts.
 pub(super) fn measure_lists(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
-    let room = Path::new("target/bench-live/lists");
-    let lab =
-        LabChild::start(shell::new_command(&programs.converger, &[]), &["--guests", "10000", "--nodes", "10"], room, LabTime::PerRequest)?;
-    let directory = room.display().to_string();
+    let lab_path = Path::new("target/bench-live/lists");
+    let lab = LabChild::start(
+        shell::new_command(&programs.converger, &[]),
+        &["--guests", "10000", "--nodes", "10"],
+        lab_path,
+        LabTime::PerRequest,
+    )?;
+    let directory = lab_path.display().to_string();
     let mut least_ms = f64::INFINITY;
     let mut listed = Value::Null;
     for _ in 0..TURNS {
@@ -48,12 +52,12 @@ pub(super) fn measure_lists(programs: &BenchPrograms, report: &mut BenchReport) 
 }
 
 fn measure_audit(programs: &BenchPrograms, report: &mut BenchReport, guests: u32) -> TaskResult {
-    let room = Path::new("target/bench-live").join(guests.to_string());
+    let lab_path = Path::new("target/bench-live").join(guests.to_string());
     let world = ["--guests", &guests.to_string(), "--nodes", "10"];
-    let lab = LabChild::start(shell::new_command(&programs.converger, &[]), &world, &room, LabTime::PerRequest)?;
-    let directory = room.display().to_string();
+    let lab = LabChild::start(shell::new_command(&programs.converger, &[]), &world, &lab_path, LabTime::PerRequest)?;
+    let directory = lab_path.display().to_string();
     let desired = shell::capture_stdout(&mut shell::new_command(&programs.fetch, &[&directory, "desired"]))?;
-    std::fs::write(room.join("desired.json"), desired)
+    std::fs::write(lab_path.join("desired.json"), desired)
         .map_err(|error| TaskError::new(format!("cannot write to `{directory}`: {error}")))?;
     let before = lab.requests()?.len();
     let (mut fetch, mut audit) = (ProcessCost::NONE, ProcessCost::NONE);

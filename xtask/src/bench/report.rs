@@ -71,13 +71,13 @@ impl BenchReport {
     pub(super) fn render_table(&self) -> String {
         let mut table = String::new();
         for target in &self.targets {
-            let word = if target.is_met() { "met" } else { "MISSED" };
+            let verdict = if target.is_met() { "met" } else { "MISSED" };
             // Writing to a string cannot fail.
             let (most, bound) = match target.bound {
                 TargetBound::AtMost(max) => ("at most", max),
                 TargetBound::AtLeast(min) => ("at least", min),
             };
-            let _ = writeln!(table, "{:<17} {:>7.2}  {most:<8} {bound:>7.2}  {word:<6}  {}", target.name, target.value, target.unit);
+            let _ = writeln!(table, "{:<17} {:>7.2}  {most:<8} {bound:>7.2}  {verdict:<6}  {}", target.name, target.value, target.unit);
         }
         for remark in &self.remarks {
             let _ = writeln!(table, "{remark}");

@@ -94,9 +94,9 @@ impl CrashEvidence {
         wrong.extend(faults_after_crash(&self.reported, &self.sent_then, &self.journal_then));
         wrong.extend(self.missing_after_success());
         wrong.extend(broken_ledger("after the crash", &self.verified_then));
-        if let Some(RecoveryCrash { reported: told, journal, verified, sent, continued_after_failed_sync: was_unsynced }) = &self.second {
+        if let Some(RecoveryCrash { reported, journal, verified, sent, continued_after_failed_sync: was_unsynced }) = &self.second {
             wrong.extend(was_unsynced.then(|| "in the recovery: unsynced: a sync of the WAL failed, and the run continued".to_owned()));
-            wrong.extend(faults_after_crash(told, sent, journal).into_iter().map(|sentence| format!("in the recovery: {sentence}")));
+            wrong.extend(faults_after_crash(reported, sent, journal).into_iter().map(|sentence| format!("in the recovery: {sentence}")));
             wrong.extend(broken_ledger("after the crash of the recovery", verified));
         }
         if self.continued_after_failed_sync {
@@ -123,8 +123,8 @@ impl CrashEvidence {
             1 => None,
             often => Some(format!("twice: {step} was sent {often} times")),
         });
-        let strange = unique_steps(&self.sent).into_iter().filter(|step| !self.planned.contains(step));
-        planned.chain(strange.map(|step| format!("unplanned: {step} was sent"))).collect()
+        let unplanned = unique_steps(&self.sent).into_iter().filter(|step| !self.planned.contains(step));
+        planned.chain(unplanned.map(|step| format!("unplanned: {step} was sent"))).collect()
     }
 
     /// Whether the only violation is a slow restart, which load on the machine can cause. A restart that is never ready is more than slow.
@@ -172,19 +172,19 @@ fn broken_ledger(when: &str, verified: &Result<(), String>) -> Option<String> {
 }
 
 /// The violations in what a crash left.
-fn faults_after_crash(told: &[StepEnd], sent: &[CrashStep], journal: &Result<Vec<StepEnd>, String>) -> Vec<String> {
+fn faults_after_crash(reported: &[StepEnd], sent: &[CrashStep], journal: &Result<Vec<StepEnd>, String>) -> Vec<String> {
     match journal {
-        Ok(journal) => lost_ends(told, journal).into_iter().chain(sent_without_intent(sent, journal)).collect(),
+        Ok(journal) => lost_ends(reported, journal).into_iter().chain(sent_without_intent(sent, journal)).collect(),
         Err(cause) => vec![format!("the journal cannot be read after the crash: {cause}")],
     }
 }
 
 /// Reported, but not in the journal.
-fn lost_ends(told: &[StepEnd], journal: &[StepEnd]) -> Vec<String> {
-    let told = told.iter().filter(|told| matches!(told.end.as_deref(), Some("done" | "failed")));
-    let lost = told.filter(|told| !journal.contains(told)).map(|told| {
-        let end = told.end.as_deref().unwrap_or_default();
-        format!("lost: {} was reported as {end}, and the journal does not contain it", told.step)
+fn lost_ends(reported: &[StepEnd], journal: &[StepEnd]) -> Vec<String> {
+    let finished = reported.iter().filter(|step_end| matches!(step_end.end.as_deref(), Some("done" | "failed")));
+    let lost = finished.filter(|step_end| !journal.contains(step_end)).map(|step_end| {
+        let end = step_end.end.as_deref().unwrap_or_default();
+        format!("lost: {} was reported as {end}, and the journal does not contain it", step_end.step)
     });
     lost.collect()
 }
@@ -291,25 +291,25 @@ mod tests {
 
     #[test]
     fn crashes_during_recovery_are_judged_like_the_first() {
-        let second = |told: &[StepEnd], sent: &[CrashStep]| {
+        let second = |reported: &[StepEnd], sent: &[CrashStep]| {
             let journal = Ok(vec![test_step_end(101, "done"), test_step_end(102, "failed")]);
-            let death = RecoveryCrash {
-                reported: told.to_vec(),
+            let crash = RecoveryCrash {
+                reported: reported.to_vec(),
                 journal,
                 verified: Ok(()),
                 sent: sent.to_vec(),
                 continued_after_failed_sync: false,
             };
-            CrashEvidence { second: Some(death), ..valid_evidence() }
+            CrashEvidence { second: Some(crash), ..valid_evidence() }
         };
-        let unsynced = second(&[], &[]).second.map(|death| RecoveryCrash { continued_after_failed_sync: true, ..death });
+        let unsynced = second(&[], &[]).second.map(|crash| RecoveryCrash { continued_after_failed_sync: true, ..crash });
         check_violations(
             &CrashEvidence { second: unsynced, ..valid_evidence() },
             &["in the recovery: unsynced: a sync of the WAL failed, and the run continued"],
         );
         check_violations(&second(&[test_step_end(102, "failed")], &[test_step(101), test_step(102)]), &[]);
-        let told = "in the recovery: lost: start of 102 was reported as done, and the journal does not contain it";
-        check_violations(&second(&[test_step_end(102, "done")], &[test_step(101)]), &[told]);
+        let lost_end = "in the recovery: lost: start of 102 was reported as done, and the journal does not contain it";
+        check_violations(&second(&[test_step_end(102, "done")], &[test_step(101)]), &[lost_end]);
         let sent = "in the recovery: without intent: start of 102 was sent, and its intent is not on disk";
         check_violations(&second(&[], &[test_step(102), test_step(102)]), &[sent]);
     }
@@ -397,14 +397,14 @@ mod tests {
             &CrashEvidence { verified_last: cause(), ..valid_evidence() },
             &["the ledger does not verify at the end: entry 3 is missing"],
         );
-        let death = RecoveryCrash {
+        let crash = RecoveryCrash {
             reported: Vec::new(),
             journal: Ok(vec![test_step_end(101, "done")]),
             verified: cause(),
             sent: Vec::new(),
             continued_after_failed_sync: false,
         };
-        let again = CrashEvidence { second: Some(death), ..valid_evidence() };
+        let again = CrashEvidence { second: Some(crash), ..valid_evidence() };
         check_violations(&again, &["the ledger does not verify after the crash of the recovery: entry 3 is missing"]);
     }
 }

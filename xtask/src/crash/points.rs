@@ -60,8 +60,8 @@ impl CallScope {
     const ALL: [Self; 6] = [Self::Log, Self::File, Self::Wake, Self::Told, Self::Screen, Self::Any];
 
     /// The files of this scope in a directory; `None` means every file.
-    pub(crate) fn files(self, room: &Path) -> Option<Vec<String>> {
-        let path = |name: &str| room.join(name).display().to_string();
+    pub(crate) fn files(self, directory: &Path) -> Option<Vec<String>> {
+        let path = |name: &str| directory.join(name).display().to_string();
         match self {
             Self::Log => Some(vec![path("state/converger.db-wal")]),
             Self::File => {
@@ -132,8 +132,8 @@ impl CrashPoint {
     }
 
     /// This point combined with every possible fault in its recovery, given the calls of an undisturbed recovery.
-    pub(crate) fn with_recovery_faults(self, calls: &[TracedCall], room: &Path) -> Vec<Self> {
-        let reached = CrashRun { who: self.site.who, memory: StateBefore::Kept }.reachable_points(calls, room).points;
+    pub(crate) fn with_recovery_faults(self, calls: &[TracedCall], directory: &Path) -> Vec<Self> {
+        let reached = CrashRun { who: self.site.who, memory: StateBefore::Kept }.reachable_points(calls, directory).points;
         let then = |point: Self| RecoveryFault { scope: point.site.scope, call: point.site.call, nth: point.nth, fault: point.fault };
         reached.into_iter().map(|point| Self { recovery_fault: Some(then(point)), ..self }).collect()
     }
@@ -219,7 +219,7 @@ impl CrashRun {
 
     /// The points of a run without faults. Each call is hit through one scope only. Without a store, only its creation matters: everything
     /// after that is the same as with a store.
-    pub(crate) fn reachable_points(self, calls: &[TracedCall], room: &Path) -> ReachablePoints {
+    pub(crate) fn reachable_points(self, calls: &[TracedCall], directory: &Path) -> ReachablePoints {
         let first = calls.first().map(|call| call.thread);
         let calls = match self.memory {
             StateBefore::None => &calls[..calls.iter().position(|call| Some(call.thread) != first).unwrap_or(calls.len())],
@@ -227,17 +227,17 @@ impl CrashRun {
         };
         let (mut points, mut known) = (Vec::new(), BTreeSet::new());
         for (scope, call) in self.scopes().iter().flat_map(|scope| WRITE_CALLS.map(|call| (*scope, call))) {
-            let place = CallSite { who: self.who, memory: self.memory, scope, call };
-            for (nth, at) in place.first_calls(calls, room) {
+            let site = CallSite { who: self.who, memory: self.memory, scope, call };
+            for (nth, at) in site.first_calls(calls, directory) {
                 if calls[at].writes && known.insert(at) {
-                    points.extend(scope.faults().iter().map(|fault| CrashPoint { site: place, nth, fault: *fault, recovery_fault: None }));
+                    points.extend(scope.faults().iter().map(|fault| CrashPoint { site, nth, fault: *fault, recovery_fault: None }));
                 }
             }
         }
         let mut behind = BTreeMap::new();
         let is_behind = |(at, call): &(usize, &TracedCall)| call.writes && !known.contains(at);
         for (_, call) in calls.iter().enumerate().filter(is_behind) {
-            *behind.entry(call.call_title(room)).or_default() += 1;
+            *behind.entry(call.call_title(directory)).or_default() += 1;
         }
         ReachablePoints { points, calls: calls.iter().filter(|call| call.writes).count(), unreachable: behind }
     }
@@ -245,8 +245,8 @@ impl CrashRun {
 
 impl TracedCall {
     /// Thread, call and scope of a call.
-    fn call_title(&self, room: &Path) -> String {
-        let of = |scope: &&CallScope| scope.files(room).is_some_and(|files| self.files.iter().any(|file| files.contains(file)));
+    fn call_title(&self, directory: &Path) -> String {
+        let of = |scope: &&CallScope| scope.files(directory).is_some_and(|files| self.files.iter().any(|file| files.contains(file)));
         let scope = CallScope::ALL.iter().find(of).map_or("other", |scope| name_of(&SCOPE_NAMES, scope));
         format!("{} {} {scope}", self.thread_name, self.name)
     }
@@ -254,8 +254,8 @@ impl TracedCall {
 
 impl CallSite {
     /// Every number that a thread reaches, and the first call with it, which is the one that strace hits.
-    fn first_calls(&self, calls: &[TracedCall], room: &Path) -> Vec<(usize, usize)> {
-        let files = self.scope.files(room);
+    fn first_calls(&self, calls: &[TracedCall], directory: &Path) -> Vec<(usize, usize)> {
+        let files = self.scope.files(directory);
         let is_own =
             |call: &TracedCall| call.name == self.call && files.as_ref().is_none_or(|own| call.files.iter().any(|file| own.contains(file)));
         let (mut counts, mut leaders): (BTreeMap<u32, usize>, Vec<(usize, usize)>) = Default::default();
@@ -278,16 +278,16 @@ pub(crate) fn shuffle_points(points: Vec<CrashPoint>, seed: u64) -> Vec<CrashPoi
         keyed.push((next_random(&mut state), point));
     }
     keyed.sort();
-    let mut turns: Vec<(usize, InjectedFault, CrashPoint)> = Vec::with_capacity(keyed.len());
+    let mut rounds: Vec<(usize, InjectedFault, CrashPoint)> = Vec::with_capacity(keyed.len());
     let mut seen = [0; InjectedFault::ALL.len()];
     for (_, point) in keyed {
         let fault = point.last_fault();
         let own = &mut seen[InjectedFault::ALL.iter().position(|own| *own == fault).unwrap_or(0)];
-        turns.push((*own, fault, point));
+        rounds.push((*own, fault, point));
         *own += 1;
     }
-    turns.sort_by_key(|(turn, fault, _)| (*turn, *fault));
-    turns.into_iter().map(|(_, _, point)| point).collect()
+    rounds.sort_by_key(|(round, fault, _)| (*round, *fault));
+    rounds.into_iter().map(|(_, _, point)| point).collect()
 }
 
 /// The splitmix64 generator.
@@ -311,12 +311,12 @@ const SCOPE_NAMES: [(CallScope, &str); 6] = [
 const FAULT_NAMES: [(InjectedFault, &str); 3] =
     [(InjectedFault::Kill, "kill"), (InjectedFault::Broken, "eio"), (InjectedFault::Full, "enospc")];
 
-fn name_of<T: PartialEq>(words: &[(T, &'static str)], value: &T) -> &'static str {
-    words.iter().find(|(own, _)| own == value).map_or("", |(_, word)| word)
+fn name_of<T: PartialEq>(names: &[(T, &'static str)], value: &T) -> &'static str {
+    names.iter().find(|(own, _)| own == value).map_or("", |(_, name)| name)
 }
 
-fn value_named<T: Copy>(words: &[(T, &'static str)], word: &str) -> Option<T> {
-    words.iter().find(|(_, own)| *own == word).map(|(value, _)| *value)
+fn value_named<T: Copy>(names: &[(T, &'static str)], name: &str) -> Option<T> {
+    names.iter().find(|(_, own)| *own == name).map(|(value, _)| *value)
 }
 
 impl fmt::Display for InjectedFault {
@@ -327,9 +327,9 @@ impl fmt::Display for InjectedFault {
 
 impl fmt::Display for CrashPoint {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CallSite { who, memory, scope, call } = self.site;
-        let [who, memory, scope] = [name_of(&ACTOR_NAMES, &who), name_of(&STATE_NAMES, &memory), name_of(&SCOPE_NAMES, &scope)];
-        write!(formatter, "{who}/{memory}/{scope}/{call}/{}/{}", self.nth, self.fault)?;
+        let CallSite { who: actor, memory, scope, call } = self.site;
+        let [actor, memory, scope] = [name_of(&ACTOR_NAMES, &actor), name_of(&STATE_NAMES, &memory), name_of(&SCOPE_NAMES, &scope)];
+        write!(formatter, "{actor}/{memory}/{scope}/{call}/{}/{}", self.nth, self.fault)?;
         match self.recovery_fault {
             Some(RecoveryFault { scope, call, nth, fault }) => {
                 write!(formatter, "/then/{}/{call}/{nth}/{fault}", name_of(&SCOPE_NAMES, &scope))
@@ -345,15 +345,15 @@ impl FromStr for CrashPoint {
     fn from_str(text: &str) -> Result<Self, ()> {
         let (first, then) = text.split_once("/then/").map_or((text, None), |(first, then)| (first, Some(then)));
         let parts: Vec<&str> = first.split('/').collect();
-        let [who, memory, scope, call, nth, fault] = parts.as_slice() else { return Err(()) };
-        let place = CallSite {
-            who: value_named(&ACTOR_NAMES, who).ok_or(())?,
+        let [actor, memory, scope, call, nth, fault] = parts.as_slice() else { return Err(()) };
+        let site = CallSite {
+            who: value_named(&ACTOR_NAMES, actor).ok_or(())?,
             memory: value_named(&STATE_NAMES, memory).ok_or(())?,
             scope: value_named(&SCOPE_NAMES, scope).ok_or(())?,
             call: find_call(call)?,
         };
         let then = then.map(str::parse).transpose()?;
-        Ok(Self { site: place, nth: parse_nth(nth)?, fault: value_named(&FAULT_NAMES, fault).ok_or(())?, recovery_fault: then })
+        Ok(Self { site, nth: parse_nth(nth)?, fault: value_named(&FAULT_NAMES, fault).ok_or(())?, recovery_fault: then })
     }
 }
 
@@ -388,8 +388,8 @@ mod tests {
 
     /// Parses calls: `1:write` is a call of the first thread, `2:write:told` one on a file.
     fn parse_calls(text: &str) -> Vec<TracedCall> {
-        let call = |word: &str| {
-            let parts: Vec<&str> = word.split(':').collect();
+        let call = |call_text: &str| {
+            let parts: Vec<&str> = call_text.split(':').collect();
             let file = match parts.get(2) {
                 Some(&"wake") => EVENTFD_FILE.to_owned(),
                 file => format!("/r/{}", file.copied().unwrap_or("other")),
@@ -488,8 +488,8 @@ mod tests {
         let order = shuffle_points(points.clone(), 7);
         assert_eq!(order, shuffle_points(points.clone(), 7));
         assert_ne!(order, shuffle_points(points.clone(), 8));
-        for turn in order.chunks(3) {
-            assert_eq!(turn.iter().map(|point| point.fault).collect::<Vec<_>>(), InjectedFault::ALL);
+        for group in order.chunks(3) {
+            assert_eq!(group.iter().map(|point| point.fault).collect::<Vec<_>>(), InjectedFault::ALL);
         }
         let mut sorted = order;
         sorted.sort();

@@ -33,8 +33,8 @@ pub(crate) struct ProcessRun {
 /// count.
 pub(crate) fn run_process(
     mut command: Command,
-    aside: Option<&Path>,
-    word: &str,
+    error_file: Option<&Path>,
+    ready_text: &str,
     friend: u32,
     patience: Duration,
 ) -> Result<ProcessRun, TaskError> {
@@ -42,7 +42,7 @@ pub(crate) fn run_process(
     let failed = |error: std::io::Error| TaskError::new(format!("`{line}`: {error}"));
     let (mut reader, writer) = std::io::pipe().map_err(failed)?;
     command.stdin(Stdio::piped()).stdout(writer.try_clone().map_err(failed)?);
-    match aside {
+    match error_file {
         None => command.stderr(writer),
         Some(file) => {
             drop(writer);
@@ -64,7 +64,7 @@ pub(crate) fn run_process(
     });
     let mut talk = TerminalDialog { input: child.stdin.take(), output: Vec::new(), answered: 0 };
     let mut ready = None;
-    let taken = |child: &Child| {
+    let elapsed = |child: &Child| {
         let family = descendants(child.id()).into_iter().map(run_queue_time).sum::<Duration>();
         started.elapsed().saturating_sub(family).saturating_sub(run_queue_time(friend).saturating_sub(friend_waited))
     };
@@ -72,8 +72,8 @@ pub(crate) fn run_process(
         match chunks.recv_timeout(patience.saturating_sub(started.elapsed())) {
             Ok(chunk) => {
                 talk.take_output(&chunk);
-                if ready.is_none() && strip_escapes(&talk.output).contains(word) {
-                    ready = Some(taken(&child));
+                if ready.is_none() && strip_escapes(&talk.output).contains(ready_text) {
+                    ready = Some(elapsed(&child));
                 }
             }
             Err(RecvTimeoutError::Disconnected) => break false,
@@ -87,7 +87,7 @@ pub(crate) fn run_process(
     let code = child.wait().map_err(failed)?.code();
     let _ = listener.join();
     chunks.try_iter().for_each(|chunk| talk.take_output(&chunk));
-    talk.output.extend(aside.map(fs::read).transpose().map_err(failed)?.unwrap_or_default());
+    talk.output.extend(error_file.map(fs::read).transpose().map_err(failed)?.unwrap_or_default());
     Ok(ProcessRun { code, output: strip_escapes(&talk.output), ready, is_killed })
 }
 
@@ -111,8 +111,8 @@ impl TerminalDialog {
 }
 
 /// A person's answer, if the end of the output is a prompt.
-fn answer_prompt(said: &str) -> Option<&str> {
-    let question = said.rsplit(['\n', '\r']).next()?;
+fn answer_prompt(output: &str) -> Option<&str> {
+    let question = output.rsplit(['\n', '\r']).next()?;
     if question.ends_with("[yes/no] ") {
         return Some("yes");
     }
@@ -185,11 +185,11 @@ mod tests {
         let played = run_process(shell::new_command("sh", &["-c", script]), None, "it is", 0, Duration::from_secs(60)).unwrap();
         assert_eq!((played.code, played.is_killed), (Some(7), false));
         assert!(played.output.ends_with("it is web\n") && played.ready.is_some(), "{played:?}");
-        let aside = std::env::temp_dir().join(format!("player-{}", std::process::id()));
+        let error_file = std::env::temp_dir().join(format!("player-{}", std::process::id()));
         let both = shell::new_command("sh", &["-c", "echo one; echo two >&2"]);
-        let played = run_process(both, Some(&aside), "one", 0, Duration::from_secs(60)).unwrap();
-        assert_eq!((played.output.as_str(), fs::read_to_string(&aside).unwrap().as_str()), ("one\ntwo\n", "two\n"));
-        fs::remove_file(aside).unwrap();
+        let played = run_process(both, Some(&error_file), "one", 0, Duration::from_secs(60)).unwrap();
+        assert_eq!((played.output.as_str(), fs::read_to_string(&error_file).unwrap().as_str()), ("one\ntwo\n", "two\n"));
+        fs::remove_file(error_file).unwrap();
         let played = run_process(shell::new_command("sh", &["-c", "cat"]), None, "never", 0, Duration::ZERO).unwrap();
         assert_eq!((played.code, played.is_killed, played.ready), (None, true, None));
     }

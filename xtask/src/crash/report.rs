@@ -72,17 +72,17 @@ pub(crate) struct CrashReport {
 impl CrashReport {
     pub(crate) fn new(seed: u64, known: usize, rows: Vec<CrashRow>) -> Self {
         let untouched = rows.iter().filter(|row| row.evidence.is_none()).count();
-        let mut struck: Vec<(CrashPoint, CrashEvidence)> = rows.into_iter().filter_map(|row| Some((row.point, row.evidence?))).collect();
-        struck.sort_by_key(|(point, _)| *point);
+        let mut crashed: Vec<(CrashPoint, CrashEvidence)> = rows.into_iter().filter_map(|row| Some((row.point, row.evidence?))).collect();
+        crashed.sort_by_key(|(point, _)| *point);
         let violations =
-            struck.iter().flat_map(|(point, evidence)| evidence.violations().into_iter().map(|sentence| (*point, sentence))).collect();
+            crashed.iter().flat_map(|(point, evidence)| evidence.violations().into_iter().map(|sentence| (*point, sentence))).collect();
         Self {
             seed,
             calls: CallCoverage::default(),
             replayed: 0,
             points_known: known,
             points_missed: untouched,
-            points_hit: struck,
+            points_hit: crashed,
             violations,
         }
     }
@@ -150,8 +150,8 @@ impl CrashReport {
         }
         if let Some((point, evidence)) = self.points_hit.iter().find(|(_, evidence)| !evidence.violations().is_empty()) {
             let _ = writeln!(text, "output of the applies after {point}:");
-            for (round, said) in evidence.output.iter().enumerate() {
-                let lines = said.lines().map(|line| format!("  {round}: {line}\n"));
+            for (round, output) in evidence.output.iter().enumerate() {
+                let lines = output.lines().map(|line| format!("  {round}: {line}\n"));
                 text.extend(lines);
             }
         }

@@ -49,33 +49,33 @@ pub(crate) enum PointOutcome {
 
 impl CrashSandbox {
     /// Prepares the directory. The store is created once and copied for each crash.
-    pub(crate) fn new(converger: &Path, room: &Path) -> Result<Self, TaskError> {
-        recreate_directory(room)?;
-        let room = room.canonicalize().map_err(|error| file_error(room, &error))?;
+    pub(crate) fn new(converger: &Path, directory: &Path) -> Result<Self, TaskError> {
+        recreate_directory(directory)?;
+        let directory = directory.canonicalize().map_err(|error| file_error(directory, &error))?;
         let converger = converger.canonicalize().map_err(|error| file_error(converger, &error))?;
-        let mut stage = Self { converger, directory: room, digest: String::new() };
+        let mut sandbox = Self { converger, directory, digest: String::new() };
         for name in ["script.yaml", "person.yaml"] {
             let from = Path::new("xtask/crash").join(name);
-            fs::copy(&from, stage.directory.join(name)).map_err(|error| file_error(&from, &error))?;
+            fs::copy(&from, sandbox.directory.join(name)).map_err(|error| file_error(&from, &error))?;
         }
-        let lab = stage.start_lab()?;
-        stage.make_store("made")?;
-        stage.digest = stage.current_plan_digest()?;
+        let lab = sandbox.start_lab()?;
+        sandbox.make_store("made")?;
+        sandbox.digest = sandbox.current_plan_digest()?;
         drop(lab);
-        Ok(stage)
+        Ok(sandbox)
     }
 
     /// Creates a store without operations with a freeze and a thaw, because only reading would create none.
     fn make_store(&self, state: &str) -> Result<(), TaskError> {
-        for said in [&["freeze", "lab", "--reason", "a store is made"][..], &["thaw", "lab"]] {
+        for arguments in [&["freeze", "lab", "--reason", "a store is made"][..], &["thaw", "lab"]] {
             let done =
-                self.in_sandbox(self.converger_command(said), state).output().map_err(|error| file_error(&self.converger, &error))?;
+                self.in_sandbox(self.converger_command(arguments), state).output().map_err(|error| file_error(&self.converger, &error))?;
             if !done.status.success() {
-                return Err(TaskError::new(format!("`{}` failed: {}", said.join(" "), String::from_utf8_lossy(&done.stderr))));
+                return Err(TaskError::new(format!("`{}` failed: {}", arguments.join(" "), String::from_utf8_lossy(&done.stderr))));
             }
         }
-        let made = self.directory.join(state).join(STORE_FILE);
-        if made.exists() { Ok(()) } else { Err(TaskError::new(format!("`{}` was not created", made.display()))) }
+        let store_file = self.directory.join(state).join(STORE_FILE);
+        if store_file.exists() { Ok(()) } else { Err(TaskError::new(format!("`{}` was not created", store_file.display()))) }
     }
 
     /// The points of a run without faults.
@@ -92,23 +92,23 @@ impl CrashSandbox {
     /// All points in the recovery from a crash, counted by an undisturbed recovery. Empty if the victim never reached the point or left
     /// nothing to recover.
     pub(crate) fn count_recovery_points(&self, point: CrashPoint) -> Result<Vec<CrashPoint>, TaskError> {
-        let CrashPoint { site: CallSite { who, memory, .. }, fault, .. } = point;
+        let CrashPoint { site: CallSite { who: actor, memory, .. }, fault, .. } = point;
         let lab = self.prepare_lab(memory)?;
-        self.run_victim(who, TraceMode::Fail(point), &lab, VICTIM_TIMEOUT)?;
+        self.run_victim(actor, TraceMode::Fail(point), &lab, VICTIM_TIMEOUT)?;
         if !trace::was_fault_injected(&self.strace_log(), fault)?
             || !self.read_journal_copy("state")?.is_ok_and(|journal| journal.iter().any(is_unresolved))
         {
             return Ok(Vec::new());
         }
-        self.run_apply_again(who, 0, Some(TraceMode::Count), &lab)?;
+        self.run_apply_again(actor, 0, Some(TraceMode::Count), &lab)?;
         Ok(point.with_recovery_faults(&trace::read_calls(&self.strace_log())?, &self.directory))
     }
 
     /// Plays one crash and its recovery.
     pub(crate) fn play_point(&self, point: CrashPoint) -> Result<PointOutcome, TaskError> {
-        let CrashPoint { site: CallSite { who, memory, .. }, fault, .. } = point;
+        let CrashPoint { site: CallSite { who: actor, memory, .. }, fault, .. } = point;
         let lab = self.prepare_lab(memory)?;
-        let victim = self.run_victim(who, TraceMode::Fail(point), &lab, VICTIM_TIMEOUT)?;
+        let victim = self.run_victim(actor, TraceMode::Fail(point), &lab, VICTIM_TIMEOUT)?;
         if !trace::was_fault_injected(&self.strace_log(), fault)? {
             return Ok(PointOutcome::NotReached);
         }
@@ -117,7 +117,7 @@ impl CrashSandbox {
         let second = match point.recovery_point() {
             None => None,
             Some(second) => {
-                let victim = self.run_apply_again(who, 0, Some(TraceMode::Fail(second)), &lab)?;
+                let victim = self.run_apply_again(actor, 0, Some(TraceMode::Fail(second)), &lab)?;
                 if !trace::was_fault_injected(&self.strace_log(), second.fault)? {
                     return Ok(PointOutcome::NotReached);
                 }
@@ -127,14 +127,14 @@ impl CrashSandbox {
         };
         let mut ready = None;
         let mut last = (Vec::new(), None);
-        let mut said = Vec::new();
+        let mut outputs = Vec::new();
         for round in 0..APPLY_ROUNDS_MAX {
             let before = requested_steps(&lab)?.len();
-            let played = self.run_apply_again(who, round, None, &lab)?;
+            let played = self.run_apply_again(actor, round, None, &lab)?;
             if round == 0 {
                 ready = played.ready;
             }
-            said.push(played.output);
+            outputs.push(played.output);
             last = (requested_steps(&lab)?.split_off(before), played.code);
             if last == (Vec::new(), Some(0)) {
                 break;
@@ -142,7 +142,7 @@ impl CrashSandbox {
             self.resolve_held(&lab)?;
         }
         Ok(PointOutcome::Hit(Box::new(CrashEvidence {
-            planned: planned_steps(who),
+            planned: planned_steps(actor),
             reported: first.reported,
             has_ended_well: victim.code == Some(0),
             continued_after_failed_sync: was_unsynced,
@@ -157,7 +157,7 @@ impl CrashSandbox {
             last_code: last.1,
             journal_last: self.read_journal_copy("state")?,
             verified_last: self.verify_ledger()?,
-            output: said,
+            output: outputs,
         })))
     }
 
@@ -179,11 +179,11 @@ impl CrashSandbox {
         self.remove_state("then")?;
         self.copy_state("state", "then")?;
         let verify = self.converger_command(&["verify", "--db", "then"]);
-        let said = self.in_sandbox(verify, "then").output().map_err(|error| file_error(&self.converger, &error))?;
-        let words = String::from_utf8_lossy(&said.stderr).trim().to_owned();
+        let output = self.in_sandbox(verify, "then").output().map_err(|error| file_error(&self.converger, &error))?;
+        let error_text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         // A run that died before its first decision left no ledger.
-        let is_none = said.status.code() == Some(2) && words.contains("there is no ledger in ");
-        Ok(if said.status.success() || is_none { Ok(()) } else { Err(words) })
+        let is_none = output.status.code() == Some(2) && error_text.contains("there is no ledger in ");
+        Ok(if output.status.success() || is_none { Ok(()) } else { Err(error_text) })
     }
 
     /// Reads a copy of a journal, so that reading changes nothing.
@@ -229,41 +229,47 @@ impl CrashSandbox {
         command
     }
 
-    fn run_victim(&self, who: CrashActor, wish: TraceMode, lab: &LabChild, patience: Duration) -> Result<ProcessRun, TaskError> {
-        let apply = match who {
+    fn run_victim(&self, actor: CrashActor, trace_mode: TraceMode, lab: &LabChild, patience: Duration) -> Result<ProcessRun, TaskError> {
+        let apply = match actor {
             CrashActor::Script => self.converger_command(&["apply", "script.yaml", "--confirm", &self.digest]),
             CrashActor::Person => self.converger_command(&["apply", "person.yaml"]),
         };
-        let apply = trace::strace_command(wish, &self.directory, &self.strace_log(), &apply);
-        self.run_apply(who, apply, lab, patience)
+        let apply = trace::strace_command(trace_mode, &self.directory, &self.strace_log(), &apply);
+        self.run_apply(actor, apply, lab, patience)
     }
 
     /// What a person does after a crash: apply again. A script reads the plan first and confirms it; every second time it expects that
     /// nothing needs confirmation. The apply can be traced as well.
-    fn run_apply_again(&self, who: CrashActor, round: usize, wish: Option<TraceMode>, lab: &LabChild) -> Result<ProcessRun, TaskError> {
-        let apply = match who {
+    fn run_apply_again(
+        &self,
+        actor: CrashActor,
+        round: usize,
+        trace_mode: Option<TraceMode>,
+        lab: &LabChild,
+    ) -> Result<ProcessRun, TaskError> {
+        let apply = match actor {
             CrashActor::Person => self.converger_command(&["apply", "person.yaml"]),
             CrashActor::Script if round % 2 == 1 => self.converger_command(&["apply", "script.yaml"]),
             CrashActor::Script => self.converger_command(&["apply", "script.yaml", "--confirm", &self.current_plan_digest()?]),
         };
-        let apply = match wish {
-            Some(wish) => trace::strace_command(wish, &self.directory, &self.strace_log(), &apply),
+        let apply = match trace_mode {
+            Some(trace_mode) => trace::strace_command(trace_mode, &self.directory, &self.strace_log(), &apply),
             None => apply,
         };
         // A request that is sent again on a failing disk gets the same timeout as the victim.
-        let patience = if matches!(wish, Some(TraceMode::Fail(_))) { VICTIM_TIMEOUT } else { RUN_TIMEOUT };
-        self.run_apply(who, apply, lab, patience)
+        let patience = if matches!(trace_mode, Some(TraceMode::Fail(_))) { VICTIM_TIMEOUT } else { RUN_TIMEOUT };
+        self.run_apply(actor, apply, lab, patience)
     }
 
-    fn run_apply(&self, who: CrashActor, apply: Command, lab: &LabChild, patience: Duration) -> Result<ProcessRun, TaskError> {
-        let apply = match who {
+    fn run_apply(&self, actor: CrashActor, apply: Command, lab: &LabChild, patience: Duration) -> Result<ProcessRun, TaskError> {
+        let apply = match actor {
             CrashActor::Script => apply,
             CrashActor::Person => wrap_in_terminal(&apply),
         };
         // On a terminal, both outputs go to the same place.
-        let aside = self.directory.join(PROGRESS_FILE);
-        let aside = (who == CrashActor::Script).then_some(aside.as_path());
-        process_run::run_process(self.in_sandbox(apply, "state"), aside, READY_TEXT, lab.process_id(), patience)
+        let error_file = self.directory.join(PROGRESS_FILE);
+        let error_file = (actor == CrashActor::Script).then_some(error_file.as_path());
+        process_run::run_process(self.in_sandbox(apply, "state"), error_file, READY_TEXT, lab.process_id(), patience)
     }
 
     /// The digest of the current plan.
@@ -293,11 +299,13 @@ impl CrashSandbox {
         let arrived = requested_steps(lab)?;
         for line in String::from_utf8_lossy(&list.stdout).lines() {
             let Some(id) = parse_held(line).filter(|(_, step)| !arrived.contains(step)).map(|(id, _)| id) else { continue };
-            let said = ["ops", "resolve", "lab", &id, "--as", "not-run", "--reason", "it never arrived"];
-            let done =
-                self.in_sandbox(self.converger_command(&said), "state").output().map_err(|error| file_error(&self.converger, &error))?;
+            let arguments = ["ops", "resolve", "lab", &id, "--as", "not-run", "--reason", "it never arrived"];
+            let done = self
+                .in_sandbox(self.converger_command(&arguments), "state")
+                .output()
+                .map_err(|error| file_error(&self.converger, &error))?;
             if !done.status.success() {
-                return Err(TaskError::new(format!("`{}` failed: {}", said.join(" "), String::from_utf8_lossy(&done.stderr))));
+                return Err(TaskError::new(format!("`{}` failed: {}", arguments.join(" "), String::from_utf8_lossy(&done.stderr))));
             }
         }
         Ok(())
@@ -327,22 +335,22 @@ impl CrashSandbox {
 /// A converger.toml without its `[store]` section.
 fn remove_store_section(text: &str) -> String {
     let mut is_kept = true;
-    let mut kept = String::new();
+    let mut remaining = String::new();
     for line in text.lines() {
         if line.starts_with('[') {
             is_kept = line.trim_end() != "[store]";
         }
         if is_kept {
-            kept.push_str(line);
-            kept.push('\n');
+            remaining.push_str(line);
+            remaining.push('\n');
         }
     }
-    kept
+    remaining
 }
 
-fn recreate_directory(room: &Path) -> Result<(), TaskError> {
-    let gone = if room.exists() { fs::remove_dir_all(room) } else { Ok(()) };
-    gone.and_then(|()| fs::create_dir_all(room)).map_err(|error| file_error(room, &error))
+fn recreate_directory(directory: &Path) -> Result<(), TaskError> {
+    let removed = if directory.exists() { fs::remove_dir_all(directory) } else { Ok(()) };
+    removed.and_then(|()| fs::create_dir_all(directory)).map_err(|error| file_error(directory, &error))
 }
 
 fn file_error(path: &Path, error: &std::io::Error) -> TaskError {
@@ -351,15 +359,15 @@ fn file_error(path: &Path, error: &std::io::Error) -> TaskError {
 
 /// Runs a command on a pseudo-terminal of `script`.
 fn wrap_in_terminal(command: &Command) -> Command {
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
-    let quoted: Vec<String> = words.map(|word| format!("'{}'", word.to_string_lossy())).collect();
+    let arguments = std::iter::once(command.get_program()).chain(command.get_args());
+    let quoted: Vec<String> = arguments.map(|argument| format!("'{}'", argument.to_string_lossy())).collect();
     let mut script = Command::new("script");
     script.args(["-q", "-e", "-f", "-c", &quoted.join(" "), "/dev/null"]);
     script
 }
 
-fn planned_steps(who: CrashActor) -> Vec<CrashStep> {
-    let steps: &[(u64, &str)] = match who {
+fn planned_steps(actor: CrashActor) -> Vec<CrashStep> {
+    let steps: &[(u64, &str)] = match actor {
         CrashActor::Script => &[(101, "start"), (102, "start"), (103, "start"), (106, "config.set"), (106, "start"), (107, "config.set")],
         CrashActor::Person => &[
             (101, "start"),
@@ -400,13 +408,13 @@ fn is_unresolved(entry: &StepEnd) -> bool {
 }
 
 /// The reported ends, such as `101 qemu web-1 start: done`. On a terminal, blanks and other text follow.
-fn parse_reported_ends(said: &str) -> Vec<StepEnd> {
-    let pieces = said.split(['\n', '\r']).flat_map(|line| line.split("  "));
+fn parse_reported_ends(output: &str) -> Vec<StepEnd> {
+    let pieces = output.split(['\n', '\r']).flat_map(|line| line.split("  "));
     let mut all: Vec<StepEnd> = Vec::new();
-    for ended in pieces.filter_map(|piece| parse_reported_end(piece.trim())) {
+    for step_end in pieces.filter_map(|piece| parse_reported_end(piece.trim())) {
         // The end of the run reports all of them again.
-        if !all.contains(&ended) {
-            all.push(ended);
+        if !all.contains(&step_end) {
+            all.push(step_end);
         }
     }
     all

@@ -45,27 +45,27 @@ impl TraceMode {
 }
 
 /// The arguments of strace before those of the program: everything goes to `log`, with names of files and threads.
-pub(crate) fn strace_arguments(wish: TraceMode, room: &Path, log: &Path) -> Vec<OsString> {
+pub(crate) fn strace_arguments(trace_mode: TraceMode, directory: &Path, log: &Path) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = ["-f", "-y", "-Y", "-qq", "-s", "0", "-o"].map(OsString::from).into();
     arguments.push(log.into());
-    let calls = match wish {
+    let calls = match trace_mode {
         TraceMode::Count => WRITE_CALLS.join(","),
         TraceMode::Fail(point) => point.site.call.to_owned(),
     };
     arguments.extend(["-e".into(), format!("trace={calls}").into()]);
-    if let TraceMode::Fail(CrashPoint { site: place, nth, fault, .. }) = wish {
-        let inject = format!("inject={}:{}:when={nth}", place.call, fault.strace_injection());
+    if let TraceMode::Fail(CrashPoint { site, nth, fault, .. }) = trace_mode {
+        let inject = format!("inject={}:{}:when={nth}", site.call, fault.strace_injection());
         arguments.extend(["-e".into(), inject.into()]);
     }
-    let files = wish.scope().files(room).unwrap_or_default();
+    let files = trace_mode.scope().files(directory).unwrap_or_default();
     arguments.extend(files.into_iter().flat_map(|file| ["-P".into(), file.into()]));
     arguments
 }
 
 /// strace with a program and its arguments.
-pub(crate) fn strace_command(wish: TraceMode, room: &Path, log: &Path, program: &Command) -> Command {
+pub(crate) fn strace_command(trace_mode: TraceMode, directory: &Path, log: &Path, program: &Command) -> Command {
     let mut strace = Command::new("strace");
-    strace.args(strace_arguments(wish, room, log)).arg(program.get_program()).args(program.get_args());
+    strace.args(strace_arguments(trace_mode, directory, log)).arg(program.get_program()).args(program.get_args());
     strace
 }
 
@@ -153,8 +153,8 @@ mod tests {
         assert_eq!(read("7<writer> pwrite64(4</a/b>, \"\"..., 32, 0) = 32"), is(7, "writer", "pwrite64", "/a/b", true));
         assert_eq!(read("7     fsync(4</a/b> <unfinished ...>"), is(7, "", "fsync", "/a/b", true));
         assert_eq!(read("7<x y> openat(AT_FDCWD</a>, \"/a/c\", O_RDONLY) = 3</a/c>").map(|read| read.4), Some(false));
-        let made = "7<x> openat(AT_FDCWD</a>, \"/a/c\", O_RDWR|O_CREAT|O_CLOEXEC, 0600 <unfinished ...>";
-        assert_eq!(read(made), is(7, "x", "openat", "/a/c", true));
+        let created = "7<x> openat(AT_FDCWD</a>, \"/a/c\", O_RDWR|O_CREAT|O_CLOEXEC, 0600 <unfinished ...>";
+        assert_eq!(read(created), is(7, "x", "openat", "/a/c", true));
         for line in ["7 <... fsync resumed>) = 0", "7 +++ exited with 0 +++", "7 --- SIGABRT {si_signo=SIGABRT} ---", ""] {
             assert_eq!(read(line), None, "{line}");
         }

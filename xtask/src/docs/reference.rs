@@ -81,8 +81,8 @@ pub(super) fn cli_page() -> Result<String, TaskError> {
     build_converger()?;
     let mut page = format!("# Command line\n\n{NOTE}```text\n{}```\n", run_converger(&["--help"])?);
     for command in COMMANDS {
-        let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
-        let help = run_converger(&words)?;
+        let arguments: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+        let help = run_converger(&arguments)?;
         let _ = write!(page, "\n## converger {command}\n\n```text\n{help}```\n");
     }
     Ok(page)

@@ -18,11 +18,11 @@ const DESIRED_FILE: &str = "xtask/crash/script.yaml";
 
 /// Runs the commands and returns the files with their output.
 pub(super) fn write_reports() -> Result<Vec<String>, TaskError> {
-    let room = Path::new(WORK_DIRECTORY);
-    let emptied = if room.exists() { fs::remove_dir_all(room) } else { Ok(()) };
-    emptied.and_then(|()| fs::create_dir_all(room)).map_err(|error| file_error(room, &error))?;
-    let _lab = LabChild::start(shell::built_command("converger", &[]), &[WORLD_FILE], room, LabTime::PerRequest)?;
-    fs::copy(DESIRED_FILE, room.join("desired.yaml")).map_err(|error| file_error(room, &error))?;
+    let directory = Path::new(WORK_DIRECTORY);
+    let emptied = if directory.exists() { fs::remove_dir_all(directory) } else { Ok(()) };
+    emptied.and_then(|()| fs::create_dir_all(directory)).map_err(|error| file_error(directory, &error))?;
+    let _lab = LabChild::start(shell::built_command("converger", &[]), &[WORLD_FILE], directory, LabTime::PerRequest)?;
+    fs::copy(DESIRED_FILE, directory.join("desired.yaml")).map_err(|error| file_error(directory, &error))?;
     let mut files = vec![
         write_report("doctor.jsonl", &["doctor", "--json"])?,
         write_report("guests.jsonl", &["guests", "--json"])?,
@@ -71,8 +71,8 @@ fn write_report(file: &str, arguments: &[&str]) -> Result<String, TaskError> {
     let path = Path::new(WORK_DIRECTORY).join(file);
     let output = converger_command(arguments)?.output().map_err(|error| file_error(&path, &error))?;
     if output.stdout.is_empty() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return Err(TaskError::new(format!("`converger {}` printed nothing: {said}", arguments.join(" "))));
+        let error_output = String::from_utf8_lossy(&output.stderr);
+        return Err(TaskError::new(format!("`converger {}` printed nothing: {error_output}", arguments.join(" "))));
     }
     fs::write(&path, output.stdout).map_err(|error| file_error(&path, &error))?;
     Ok(path.display().to_string())

@@ -19,28 +19,28 @@ const LAST_LINE: &str = "Converged: 3 converged, 0 to change in 0 steps, 0 refus
 
 /// Runs the tutorial. Every command must succeed, and the last one must find everything converged.
 pub(super) fn run_tutorial(readme: &str) -> TaskResult {
-    let room = Path::new(LAB_DIRECTORY);
-    if room.exists() {
-        fs::remove_dir_all(room).map_err(|error| TaskError::new(format!("cannot empty `{LAB_DIRECTORY}`: {error}")))?;
+    let directory = Path::new(LAB_DIRECTORY);
+    if directory.exists() {
+        fs::remove_dir_all(directory).map_err(|error| TaskError::new(format!("cannot empty `{LAB_DIRECTORY}`: {error}")))?;
     }
-    let lab = LabChild::start(shell::built_command("converger", &[]), &[], room, LabTime::Real("1"))?;
-    let mut said = String::new();
+    let lab = LabChild::start(shell::built_command("converger", &[]), &[], directory, LabTime::Real("1"))?;
+    let mut output = String::new();
     for arguments in parse_commands(readme)? {
-        said = shell::capture_stdout(command_in_lab(&arguments, lab.directory())?.env_remove("NO_COLOR"))?;
+        output = shell::capture_stdout(command_in_lab(&arguments, lab.directory())?.env_remove("NO_COLOR"))?;
     }
-    if said.lines().any(|line| line.starts_with(LAST_LINE)) {
+    if output.lines().any(|line| line.starts_with(LAST_LINE)) {
         Ok(())
     } else {
-        Err(TaskError::new(format!("the README's tutorial does not end with `{LAST_LINE}`, but with:\n{said}")))
+        Err(TaskError::new(format!("the README's tutorial does not end with `{LAST_LINE}`, but with:\n{output}")))
     }
 }
 
-fn command_in_lab(arguments: &[String], room: &Path) -> Result<Command, TaskError> {
+fn command_in_lab(arguments: &[String], directory: &Path) -> Result<Command, TaskError> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let near = shell::built_command("converger", &[]);
     let program = fs::canonicalize(near.get_program()).map_err(|error| TaskError::new(format!("converger is not built: {error}")))?;
     let mut command = shell::new_command(program, &arguments);
-    command.current_dir(room);
+    command.current_dir(directory);
     Ok(command)
 }
 

@@ -47,9 +47,9 @@ fn word_violations(source: &RustSource, layer: &str, (word, reason): &(&str, Ban
 }
 
 fn missing_opening(source: &RustSource) -> Option<TidyViolation> {
-    let ours = source.is_under("crates/") || source.is_under("xtask/");
+    let is_ours = source.is_under("crates/") || source.is_under("xtask/");
     let data = TEST_DATA_FOLDERS.iter().any(|folder| source.path.contains(folder));
-    let wrong = ours && !data && !source.text.starts_with("//! ");
+    let wrong = is_ours && !data && !source.text.starts_with("//! ");
     wrong.then(|| {
         let sentence = "a file must start with `//!`: what the module does and what it must not depend on";
         TidyViolation::new(&source.path, 1, sentence)

@@ -165,30 +165,30 @@ impl CrateViolation {
     }
 }
 
-fn member_violations(graph: &PackageGraph, package: &CargoPackage, rooms: &[CrateRules]) -> Vec<CrateViolation> {
+fn member_violations(graph: &PackageGraph, package: &CargoPackage, all_rules: &[CrateRules]) -> Vec<CrateViolation> {
     let name = &package.name;
-    let Some(room) = rooms.iter().find(|room| room.name == name) else {
+    let Some(rules) = all_rules.iter().find(|rules| rules.name == name) else {
         let sentence = format!("no rule says what `{name}` may use; add it to the table in {TABLE}");
         return vec![CrateViolation::new(name, sentence)];
     };
-    let direct = direct_violations(graph, package, room);
-    let reached = room.unreachable.iter().filter_map(|banned| find_path_to_banned(graph, package, banned));
-    let serving = (room.unreachable == OF_A_PROGRAM).then(|| served(graph, package)).flatten();
-    direct.into_iter().chain(reached).chain(serving).chain(binary_violation(package, room)).collect()
+    let direct = direct_violations(graph, package, rules);
+    let reached = rules.unreachable.iter().filter_map(|banned| find_path_to_banned(graph, package, banned));
+    let serving = (rules.unreachable == OF_A_PROGRAM).then(|| served(graph, package)).flatten();
+    direct.into_iter().chain(reached).chain(serving).chain(binary_violation(package, rules)).collect()
 }
 
-fn direct_violations(graph: &PackageGraph, package: &CargoPackage, room: &CrateRules) -> Vec<CrateViolation> {
+fn direct_violations(graph: &PackageGraph, package: &CargoPackage, rules: &CrateRules) -> Vec<CrateViolation> {
     let used = graph.used_packages(package, &[DependencyKind::Normal, DependencyKind::Build]);
     let wrong = used.filter(|used| {
-        let allowed = if used.manifest.is_some() { room.ours } else { room.others };
+        let allowed = if used.manifest.is_some() { rules.ours } else { rules.others };
         !allowed.contains(&used.name)
     });
-    wrong.map(|used| CrateViolation::new(&used.name, not_allowed_text(room, &used.name))).collect()
+    wrong.map(|used| CrateViolation::new(&used.name, not_allowed_text(rules, &used.name))).collect()
 }
 
-fn not_allowed_text(room: &CrateRules, used: &str) -> String {
-    let room = room.name;
-    format!("`{room}` may not use `{used}`; move the code that needs it, or change {TABLE}")
+fn not_allowed_text(rules: &CrateRules, used: &str) -> String {
+    let crate_name = rules.name;
+    format!("`{crate_name}` may not use `{used}`; move the code that needs it, or change {TABLE}")
 }
 
 fn find_path_to_banned(graph: &PackageGraph, package: &CargoPackage, banned: &str) -> Option<CrateViolation> {
@@ -197,8 +197,9 @@ fn find_path_to_banned(graph: &PackageGraph, package: &CargoPackage, banned: &st
 
 /// The shortest path to a package that requests a server.
 fn served(graph: &PackageGraph, package: &CargoPackage) -> Option<CrateViolation> {
-    let asks = |last: &CargoPackage| last.asks.iter().any(|(name, feature)| SERVING.contains(&(name.as_str(), feature.as_str())));
-    let path = shortest_path(graph, package, asks)?;
+    let requests_server =
+        |last: &CargoPackage| last.asks.iter().any(|(name, feature)| SERVING.contains(&(name.as_str(), feature.as_str())));
+    let path = shortest_path(graph, package, requests_server)?;
     let names: Vec<&str> = path.iter().map(|package| package.name.as_str()).collect();
     let sentence =
         format!("no HTTP server may be reachable, and the last of these packages requests one: {}; drop the feature", names.join(" -> "));
@@ -228,23 +229,23 @@ fn shortest_path<'a>(
     None
 }
 
-fn reached_violation(way: &[&CargoPackage]) -> CrateViolation {
-    let names: Vec<&str> = way.iter().map(|package| package.name.as_str()).collect();
+fn reached_violation(path: &[&CargoPackage]) -> CrateViolation {
+    let names: Vec<&str> = path.iter().map(|package| package.name.as_str()).collect();
     let sentence = format!("this must not be reachable: {}; drop the dependency or the feature", names.join(" -> "));
     CrateViolation::new(names.get(1).unwrap_or(&""), sentence)
 }
 
-fn binary_violation(package: &CargoPackage, room: &CrateRules) -> Option<CrateViolation> {
-    let wrong = package.has_binary && !room.has_binary;
-    let sentence = format!("`{}` has a binary; `converger` is the only program, make this a subcommand of it", room.name);
+fn binary_violation(package: &CargoPackage, rules: &CrateRules) -> Option<CrateViolation> {
+    let wrong = package.has_binary && !rules.has_binary;
+    let sentence = format!("`{}` has a binary; `converger` is the only program, make this a subcommand of it", rules.name);
     wrong.then(|| CrateViolation::new("[[bin]]", sentence))
 }
 
-fn stale_rules(graph: &PackageGraph, rooms: &[CrateRules]) -> Vec<TidyViolation> {
+fn stale_rules(graph: &PackageGraph, all_rules: &[CrateRules]) -> Vec<TidyViolation> {
     let members: BTreeSet<&str> = graph.members().map(|(package, _)| package.name.as_str()).collect();
-    let stale = rooms.iter().filter(|room| !members.contains(room.name) && !PLANNED.contains(&room.name));
+    let stale = all_rules.iter().filter(|rules| !members.contains(rules.name) && !PLANNED.contains(&rules.name));
     stale
-        .map(|room| TidyViolation::new(TABLE, 1, format!("the table names `{}`, which is not one of our crates; remove it", room.name)))
+        .map(|rules| TidyViolation::new(TABLE, 1, format!("the table names `{}`, which is not one of our crates; remove it", rules.name)))
         .collect()
 }
 
@@ -256,8 +257,8 @@ fn find_banned_features(graph: &PackageGraph) -> Vec<TidyViolation> {
     let banned = BANNED_FEATURES.iter().filter(on);
     banned
         .map(|(name, feature)| {
-            let who = format!("`cargo tree --workspace -e features -i {name}` shows what requests it");
-            TidyViolation::new("Cargo.toml", 1, format!("the feature `{feature}` of `{name}` is enabled; {who}"))
+            let advice = format!("`cargo tree --workspace -e features -i {name}` shows what requests it");
+            TidyViolation::new("Cargo.toml", 1, format!("the feature `{feature}` of `{name}` is enabled; {advice}"))
         })
         .collect()
 }
@@ -279,11 +280,11 @@ mod tests {
 
     /// A package that is ours if its name starts with `converger` or is `xtask`.
     fn test_package(name: &str, uses: &[(&str, DependencyKind)]) -> CargoPackage {
-        let ours = name.starts_with("converger") || name == "xtask";
+        let is_ours = name.starts_with("converger") || name == "xtask";
         let arrow = |(id, kind): &(&str, DependencyKind)| PackageUse { id: (*id).to_owned(), kinds: vec![*kind] };
         CargoPackage {
             name: name.to_owned(),
-            manifest: ours.then(|| format!("{name}/Cargo.toml")),
+            manifest: is_ours.then(|| format!("{name}/Cargo.toml")),
             has_binary: false,
             features: Vec::new(),
             asks: Vec::new(),
@@ -328,8 +329,9 @@ mod tests {
     #[test]
     fn adapters_may_not_use_the_binary_but_anything_of_others() {
         assert_eq!(violation_texts(test_package("converger-adapters", &[("converger", DependencyKind::Normal)]), &["converger"]).len(), 1);
-        let fine = test_package("converger-adapters", &[("converger-core", DependencyKind::Normal), ("reqwest", DependencyKind::Normal)]);
-        assert!(violation_texts(fine, &["converger-core", "reqwest"]).is_empty());
+        let allowed =
+            test_package("converger-adapters", &[("converger-core", DependencyKind::Normal), ("reqwest", DependencyKind::Normal)]);
+        assert!(violation_texts(allowed, &["converger-core", "reqwest"]).is_empty());
     }
 
     #[test]
@@ -371,7 +373,7 @@ mod tests {
 
     #[test]
     fn rules_without_a_crate_are_found() {
-        let all = || CRATE_RULES.iter().map(|room| test_package(room.name, &[]));
+        let all = || CRATE_RULES.iter().map(|rules| test_package(rules.name, &[]));
         assert_eq!(stale_rules(&test_graph(all().skip(1)), CRATE_RULES).len(), 1);
         assert!(stale_rules(&test_graph(all()), CRATE_RULES).is_empty());
     }
@@ -411,10 +413,10 @@ mod tests {
     #[test]
     fn the_run_library_reaches_the_client_of_hyper_but_not_its_server() {
         let with = |feature: &str| {
-            let asks = vec![("hyper".to_owned(), feature.to_owned())];
+            let requests = vec![("hyper".to_owned(), feature.to_owned())];
             let graph = test_graph([
                 test_package("converger-runtime", &[("middle", DependencyKind::Normal)]),
-                CargoPackage { asks, ..test_package("middle", &[("hyper", DependencyKind::Normal)]) },
+                CargoPackage { asks: requests, ..test_package("middle", &[("hyper", DependencyKind::Normal)]) },
                 test_package("hyper", &[]),
             ]);
             member_violations(&graph, &graph.packages["converger-runtime"], CRATE_RULES)
@@ -428,7 +430,7 @@ mod tests {
 
     #[test]
     fn a_planned_crate_may_be_missing() {
-        let without = CRATE_RULES.iter().filter(|room| !PLANNED.contains(&room.name)).map(|room| test_package(room.name, &[]));
+        let without = CRATE_RULES.iter().filter(|rules| !PLANNED.contains(&rules.name)).map(|rules| test_package(rules.name, &[]));
         assert!(stale_rules(&test_graph(without), CRATE_RULES).is_empty());
     }
 

@@ -27,7 +27,7 @@ pub(super) fn violations(source: &RustSource) -> Vec<TidyViolation> {
     if !is_program_source(&source.path) {
         return Vec::new();
     }
-    RESTRICTED_WORDS.iter().flat_map(|(word, places)| misplaced_words(source, word, places)).collect()
+    RESTRICTED_WORDS.iter().flat_map(|(word, paths)| misplaced_words(source, word, paths)).collect()
 }
 
 /// Sources that are compiled into the program: those of crates, without tests.
@@ -35,8 +35,8 @@ fn is_program_source(path: &str) -> bool {
     path.starts_with("crates/") && path.contains("/src/") && !path.contains("/tests/") && !path.ends_with("/tests.rs")
 }
 
-fn misplaced_words(source: &RustSource, word: &str, places: &[&str]) -> Vec<TidyViolation> {
-    if places.iter().any(|place| source.is_under(place)) {
+fn misplaced_words(source: &RustSource, word: &str, paths: &[&str]) -> Vec<TidyViolation> {
+    if paths.iter().any(|path| source.is_under(path)) {
         return Vec::new();
     }
     let sentence = format!("`{word}` here is a second path to a change; all changes must go through the engine");
@@ -50,11 +50,11 @@ mod tests {
 
     #[test]
     fn restricted_words_are_found_outside_their_files() {
-        for (word, places) in RESTRICTED_WORDS {
+        for (word, paths) in RESTRICTED_WORDS {
             let text = format!("//! A module.\nuse {word} something;\n// {word}\n");
             assert_eq!(lines(&violations(&source("crates/converger/src/commands/doctor.rs", &text))), [2], "{word}");
-            for place in *places {
-                assert!(violations(&source(place, &text)).is_empty(), "{word} in {place}");
+            for path in *paths {
+                assert!(violations(&source(path, &text)).is_empty(), "{word} in {path}");
             }
         }
     }

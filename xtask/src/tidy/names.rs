@@ -82,10 +82,10 @@ impl Figure {
         let of_total = self.total.map_or_else(String::new, |total| format!(" ({} of {total})", self.offending));
         let mut text = format!("{}: {}{of_total}; limit {limit}\n", self.what, self.shown(self.value()));
         let mut worst: Vec<_> = self.offenders.iter().collect();
-        worst.sort_by_key(|(name, places)| (std::cmp::Reverse(places.len()), *name));
-        for (name, places) in worst.iter().take(LISTED) {
-            let more = if places.len() > 3 { " ..." } else { "" };
-            let _ = writeln!(text, "  {:>4}  {name}  {}{more}", places.len(), places[..places.len().min(3)].join(" "));
+        worst.sort_by_key(|(name, locations)| (std::cmp::Reverse(locations.len()), *name));
+        for (name, locations) in worst.iter().take(LISTED) {
+            let more = if locations.len() > 3 { " ..." } else { "" };
+            let _ = writeln!(text, "  {:>4}  {name}  {}{more}", locations.len(), locations[..locations.len().min(3)].join(" "));
         }
         if worst.len() > LISTED {
             let _ = writeln!(text, "        and {} more", worst.len() - LISTED);
@@ -148,7 +148,7 @@ fn types_sharing_a_name(sources: &[RustSource]) -> Figure {
         }
     }
     let total = by_name.values().map(Vec::len).sum();
-    by_name.retain(|_, places| places.len() > 1);
+    by_name.retain(|_, locations| locations.len() > 1);
     Figure::new(
         "types_sharing_a_name",
         "types that share their name with another type",
@@ -173,25 +173,25 @@ fn functions_named_by_a_participle(sources: &[RustSource]) -> Figure {
 fn predicates_without_bool(sources: &[RustSource]) -> Figure {
     let is_wrong =
         |found: &FunctionSignature| PREDICATES.iter().any(|prefix| found.name.starts_with(prefix)) && found.returns != Some("bool");
-    let shown = |found: &FunctionSignature| format!("{} -> {}", found.name, found.returns.unwrap_or("()"));
+    let describe = |found: &FunctionSignature| format!("{} -> {}", found.name, found.returns.unwrap_or("()"));
     Figure::new(
         "predicates_without_bool",
         "functions named `is_`, `has_`, `may_` or `can_` that do not return `bool`",
         "return `bool`, or name the function by what it does",
         None,
-        functions_where(sources, is_wrong, shown),
+        functions_where(sources, is_wrong, describe),
     )
 }
 
 fn functions_where(
     sources: &[RustSource],
     is_wrong: impl Fn(&FunctionSignature) -> bool,
-    shown: impl Fn(&FunctionSignature) -> String,
+    describe: impl Fn(&FunctionSignature) -> String,
 ) -> BTreeMap<String, Vec<String>> {
     let mut offenders: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for source in sources {
         for found in function_signatures(source).iter().filter(|found| is_wrong(found)) {
-            offenders.entry(shown(found)).or_default().push(place(source, found.line));
+            offenders.entry(describe(found)).or_default().push(place(source, found.line));
         }
     }
     offenders

@@ -30,23 +30,23 @@ const BANNED_WORDS: &[(&str, &str)] = &[
 ];
 
 pub(super) fn violations(source: &RustSource) -> Vec<TidyViolation> {
-    let Some((room, _)) = PURE_CRATES.iter().find(|(_, path)| source.is_under(path)) else { return Vec::new() };
-    let words = BANNED_WORDS.iter().flat_map(|entry| banned_word_violations(source, room, entry));
-    words.chain(banned_module_violations(source, room)).collect()
+    let Some((crate_name, _)) = PURE_CRATES.iter().find(|(_, path)| source.is_under(path)) else { return Vec::new() };
+    let word_violations = BANNED_WORDS.iter().flat_map(|entry| banned_word_violations(source, crate_name, entry));
+    word_violations.chain(banned_module_violations(source, crate_name)).collect()
 }
 
-fn banned_word_violations(source: &RustSource, room: &str, (word, reason): &(&str, &str)) -> Vec<TidyViolation> {
-    offsets_of_word(&source.code, word).map(|offset| violation(source, offset, &format!("`{word}` in {room}: {reason}"))).collect()
+fn banned_word_violations(source: &RustSource, crate_name: &str, (word, reason): &(&str, &str)) -> Vec<TidyViolation> {
+    offsets_of_word(&source.code, word).map(|offset| violation(source, offset, &format!("`{word}` in {crate_name}: {reason}"))).collect()
 }
 
-fn banned_module_violations(source: &RustSource, room: &str) -> Vec<TidyViolation> {
+fn banned_module_violations(source: &RustSource, crate_name: &str) -> Vec<TidyViolation> {
     let named = offsets_of_word(&source.code, "std::").flat_map(|offset| {
         let names = first_path_names(&source.code[offset + "std::".len()..]);
         names.into_iter().filter(|name| BANNED_MODULES.contains(name)).map(move |name| (offset, name))
     });
     named
         .map(|(offset, name)| {
-            let sentence = format!("`std::{name}` in {room}: take what it provides as an argument");
+            let sentence = format!("`std::{name}` in {crate_name}: take what it provides as an argument");
             violation(source, offset, &sentence)
         })
         .collect()

@@ -12,8 +12,8 @@ const ASSERTION_WORDS: &[&str] =
 
 pub(super) fn violations(source: &RustSource) -> Vec<TidyViolation> {
     let tests = find_functions(source).into_iter().filter(|function| function.is_test);
-    let silent = tests.filter(|test| !ASSERTION_WORDS.iter().any(|word| test.body.contains(word)));
-    silent
+    let unasserted = tests.filter(|test| !ASSERTION_WORDS.iter().any(|word| test.body.contains(word)));
+    unasserted
         .map(|test| {
             let sentence = format!("the test `{}` asserts nothing; compare the result with the expected one", test.name);
             TidyViolation::new(&source.path, test.line, sentence)

@@ -52,15 +52,15 @@ impl<E: ProxmoxTransport> ProxmoxActuator<E> {
     }
 
     /// Sends one request.
-    pub async fn request(&self, ask: &EnvRequest) -> EnvResponse {
-        match command_for(ask) {
+    pub async fn request(&self, request: &EnvRequest) -> EnvResponse {
+        match command_for(request) {
             Ok(command) => {
-                let came = self.session.call(&command).await;
-                let clock = match clock_command(ask, &came) {
+                let result = self.session.call(&command).await;
+                let clock = match clock_command(request, &result) {
                     Some(command) => Some(self.session.call(&command).await),
                     None => None,
                 };
-                interpret_response(&self.caller, ask, came, clock)
+                interpret_response(&self.caller, request, result, clock)
             }
             Err(unsent) => *unsent,
         }
@@ -70,14 +70,14 @@ impl<E: ProxmoxTransport> ProxmoxActuator<E> {
     ///
     /// # Errors
     /// No permit became free in time, and nothing was sent.
-    pub async fn acquire_permit(&self, place: &GuestAddress) -> Result<NodePermit, EnvFault> {
-        self.session.acquire_permit(Some(place.node.clone())).await.map_err(|failure| response::env_fault(&failure))
+    pub async fn acquire_permit(&self, address: &GuestAddress) -> Result<NodePermit, EnvFault> {
+        self.session.acquire_permit(Some(address.node.clone())).await.map_err(|failure| response::env_fault(&failure))
     }
 
     /// Sends one request with a permit that was acquired before.
-    pub async fn send_with_permit(&self, turn: NodePermit, ask: &EnvRequest) -> EnvResponse {
-        match command_for(ask) {
-            Ok(command) => interpret_response(&self.caller, ask, self.session.call_with_permit(turn, &command).await, None),
+    pub async fn send_with_permit(&self, permit: NodePermit, request: &EnvRequest) -> EnvResponse {
+        match command_for(request) {
+            Ok(command) => interpret_response(&self.caller, request, self.session.call_with_permit(permit, &command).await, None),
             Err(unsent) => *unsent,
         }
     }

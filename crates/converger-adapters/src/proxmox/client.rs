@@ -220,9 +220,9 @@ impl ProxmoxClient {
     /// # Errors
     /// TLS or HTTPS cannot be set up with these settings.
     pub fn new(endpoint: Endpoint, token: &ApiToken, bounds: RequestLimits) -> Result<Self, ClientError> {
-        let place = || endpoint.name.clone();
+        let endpoint_name = || endpoint.name.clone();
         let watch = EndpointMonitor::default();
-        let tls = trust::tls_config(&endpoint.trust, &watch).map_err(|source| ClientError::Trust { place: place(), source })?;
+        let tls = trust::tls_config(&endpoint.trust, &watch).map_err(|source| ClientError::Trust { place: endpoint_name(), source })?;
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, token.authorization_header().ok_or(ClientError::Token)?);
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
@@ -243,7 +243,7 @@ impl ProxmoxClient {
             .user_agent(concat!("converger/", env!("CARGO_PKG_VERSION")))
             .default_headers(headers)
             .build()
-            .map_err(|source| ClientError::Setup { place: place(), source })?;
+            .map_err(|source| ClientError::Setup { place: endpoint_name(), source })?;
         Ok(Self { http, endpoint, bounds, monitor: watch, secret: token.secret.clone() })
     }
 
@@ -327,7 +327,7 @@ impl ProxmoxTransport for ProxmoxClient {
             ));
         }
         let elsewhere = response.headers().get(LOCATION).filter(|_| status.is_redirection());
-        let elsewhere = elsewhere.map_or_else(String::new, |place| format!(", to {}", self.secret.redact_text(place.as_bytes())));
+        let elsewhere = elsewhere.map_or_else(String::new, |location| format!(", to {}", self.secret.redact_text(location.as_bytes())));
         let body = self.secret.redact(self.read_body(response, request).await?);
         let reason = reason.unwrap_or_else(|| status.canonical_reason().unwrap_or("").to_owned()) + &elsewhere;
         Ok(HttpResponse { status: status.as_u16(), reason, body })
@@ -348,13 +348,13 @@ mod tests {
 
     #[test]
     fn address_is_a_name_and_a_port() {
-        let place = |address: &str| Endpoint::new(address, Trust::System).map(|endpoint| endpoint.name);
-        assert_eq!(place("https://pve1.example"), Ok("pve1.example:8006".into()));
-        assert_eq!(place("https://pve1.example:443"), Ok("pve1.example:443".into()));
-        assert_eq!(place("https://10.0.0.1:8006/"), Ok("10.0.0.1:8006".into()));
-        assert_eq!(place("https://[fd00::1]"), Ok("[fd00::1]:8006".into()));
+        let endpoint_name = |address: &str| Endpoint::new(address, Trust::System).map(|endpoint| endpoint.name);
+        assert_eq!(endpoint_name("https://pve1.example"), Ok("pve1.example:8006".into()));
+        assert_eq!(endpoint_name("https://pve1.example:443"), Ok("pve1.example:443".into()));
+        assert_eq!(endpoint_name("https://10.0.0.1:8006/"), Ok("10.0.0.1:8006".into()));
+        assert_eq!(endpoint_name("https://[fd00::1]"), Ok("[fd00::1]:8006".into()));
         for bad in ["http://pve1", "pve1:8006", "https://", "https://u:p@pve1", "https://pve1/api2", "https://pve1?x=1", "ftp://pve1"] {
-            assert_eq!(place(bad), Err(InvalidAddress(bad.into())), "{bad}");
+            assert_eq!(endpoint_name(bad), Err(InvalidAddress(bad.into())), "{bad}");
         }
     }
 

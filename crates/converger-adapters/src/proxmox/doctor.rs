@@ -32,31 +32,31 @@ pub struct DoctorReport {
 /// Converts the responses to findings, in a fixed order: endpoints, token, privileges, cluster, nodes, guests, and finally what only a
 /// request by name would need.
 #[must_use]
-pub fn examine_answers(gathered: &DoctorAnswers) -> DoctorReport {
-    let mut findings = endpoint::endpoint_findings(gathered);
+pub fn examine_answers(doctor_answers: &DoctorAnswers) -> DoctorReport {
+    let mut findings = endpoint::endpoint_findings(doctor_answers);
     let mut grant = None;
-    findings.extend(cluster::other_cluster_findings(gathered));
-    findings.extend(token::token_findings(gathered));
-    match &gathered.answers {
+    findings.extend(cluster::other_cluster_findings(doctor_answers));
+    findings.extend(token::token_findings(doctor_answers));
+    match &doctor_answers.answers {
         Some(answers) => {
-            let privileges = privileges::examine_privileges(gathered, answers);
+            let privileges = privileges::examine_privileges(doctor_answers, answers);
             let (planned, requested): (Vec<_>, Vec<_>) =
                 privileges.findings.into_iter().partition(|finding| finding.part != Some(PrivilegeUse::Request));
             grant = privileges.grant;
             findings.extend(planned);
-            findings.extend(tags::findings(gathered, answers));
-            findings.extend(cluster::cluster_findings(gathered, answers));
-            findings.extend(guests::guest_findings(gathered, answers));
+            findings.extend(tags::findings(doctor_answers, answers));
+            findings.extend(cluster::cluster_findings(doctor_answers, answers));
+            findings.extend(guests::guest_findings(doctor_answers, answers));
             findings.extend(requested);
         }
-        None => findings.push(not_asked_finding(gathered)),
+        None => findings.push(not_asked_finding(doctor_answers)),
     }
     DoctorReport { findings, grant }
 }
 
 /// If no endpoint could be used, one finding covers all the rest.
-fn not_asked_finding(gathered: &DoctorAnswers) -> DoctorFinding {
-    let is_other = gathered.endpoints.iter().any(|seen| matches!(&seen.cluster, Some(Ok(_))));
+fn not_asked_finding(doctor_answers: &DoctorAnswers) -> DoctorFinding {
+    let is_other = doctor_answers.endpoints.iter().any(|seen| matches!(&seen.cluster, Some(Ok(_))));
     let why = if is_other { "no endpoint is in the pinned cluster" } else { "no endpoint accepts the token" };
     DoctorFinding::new("rest", FindingLevel::Unknown, format!("privileges, cluster and guests were not checked, because {why}"))
         .with_remedy("fix what failed above, then run `converger doctor` again")

@@ -228,8 +228,8 @@ async fn finish_reading<E: ProxmoxTransport>(
 ) -> Result<ProxmoxReading, ReadingError> {
     let resources = list.map_err(|failure| reading_error(session, question, "the list of guests", failure))?;
     let lists = {
-        let asked = guests_to_confirm(question, &before, &resources.rows);
-        NodeLists::read(session, &asked, before.local.as_ref()).await
+        let unconfirmed_guests = guests_to_confirm(question, &before, &resources.rows);
+        NodeLists::read(session, &unconfirmed_guests, before.local.as_ref()).await
     };
     let mut reading = ReadingBuilder::new(question, &before, resources, &lists);
     reading.read_tag_case(session).await;
@@ -361,7 +361,7 @@ impl<'q> ReadingBuilder<'q> {
             }
             guests.push(row);
         }
-        let answering = cluster.local.iter().cloned().chain(lists.answering_nodes()).collect();
+        let answering_nodes = cluster.local.iter().cloned().chain(lists.answering_nodes()).collect();
         let mut reading = Self {
             question,
             quorate: cluster.quorate,
@@ -370,7 +370,7 @@ impl<'q> ReadingBuilder<'q> {
             unlisted: BTreeMap::new(),
             nodes,
             local: cluster.local.clone(),
-            answering,
+            answering: answering_nodes,
             came: BTreeMap::new(),
             next_reads,
             unusable,
@@ -570,12 +570,12 @@ fn apply_detail(row: &mut ObservedGuest, outcome: guest_details::DetailResult) -
             return Some(note);
         }
     };
-    let strange = detailed.config.config.as_ref().err().cloned();
+    let invalid_key = detailed.config.config.as_ref().err().cloned();
     let listed = row.name.clone();
-    let told = detailed.status.as_ref().and_then(|told| told.status.name.clone());
+    let status_name = detailed.status.as_ref().and_then(|node_status| node_status.status.name.clone());
     let reason = rows::complete_row(row, detailed)?;
     let name = row.name.as_deref().unwrap_or_default();
-    let text = match (reason, strange) {
+    let text = match (reason, invalid_key) {
         (UnknownReason::NotUnderstood, Some(key)) => format!("guest {}: the value of `{}` is not understood", row.vmid, EscapedText(&key)),
         (UnknownReason::Malformed, _) => {
             format!("guest {}: its config came without a `digest`, which every release of Proxmox sends", row.vmid)
@@ -589,7 +589,7 @@ fn apply_detail(row: &mut ObservedGuest, outcome: guest_details::DetailResult) -
                 format!(
                     "guest {}: its name is {name:?} in its config and {:?} in its run state",
                     row.vmid,
-                    told.as_deref().unwrap_or_default()
+                    status_name.as_deref().unwrap_or_default()
                 )
             }
         },

@@ -160,8 +160,15 @@ impl ProxmoxObserver {
         if endpoints.is_empty() {
             return Err(ProxmoxError::NoEndpoint);
         }
-        let ways = endpoints.into_iter().map(|endpoint| EndpointAccess { endpoint, token: token.clone(), bounds }).collect();
-        Ok(Self { name, cluster, endpoints: ways, needs: ReadSet::Everything, clock: SystemTime::now, release: OnceLock::new() })
+        let endpoint_accesses = endpoints.into_iter().map(|endpoint| EndpointAccess { endpoint, token: token.clone(), bounds }).collect();
+        Ok(Self {
+            name,
+            cluster,
+            endpoints: endpoint_accesses,
+            needs: ReadSet::Everything,
+            clock: SystemTime::now,
+            release: OnceLock::new(),
+        })
     }
 
     /// Limits the observer to what is needed.
@@ -179,7 +186,7 @@ impl ProxmoxObserver {
     /// The names of the endpoints, in the order in which they are tried.
     #[must_use]
     pub fn endpoint_names(&self) -> Vec<&str> {
-        self.endpoints.iter().map(|way| way.endpoint.name()).collect()
+        self.endpoints.iter().map(|access| access.endpoint.name()).collect()
     }
 
     /// Takes one observation and reports how it was taken.
@@ -200,29 +207,29 @@ impl ProxmoxObserver {
         progress: ReadProgress<'_>,
     ) -> Result<ObservationReport, ProxmoxError> {
         let mut passed_over = Vec::new();
-        for way in &self.endpoints {
-            let session = way.session()?;
+        for access in &self.endpoints {
+            let session = access.session()?;
             // The first response may be the only one about a guest, so the observation is as old as its first request.
             let began = (self.clock)();
-            let token = way.token.id.as_str();
+            let token = access.token.id.as_str();
             let (cluster, scope) = (self.cluster.as_deref(), selection.named());
             let question = ObservationRequest { environment: &self.name, cluster, token, scope, needs: &self.needs };
             match observe::take_selected_reading(&session, &question, selection, progress).await {
-                Ok((taken, scope)) => {
-                    let mut observation = taken.observation;
+                Ok((reading, scope)) => {
+                    let mut observation = reading.observation;
                     let release = self.release(&session).await;
                     observation.taken_at = Some(time::timestamp(began).into());
-                    let (place, requests) = (session.endpoint_name().to_owned(), session.request_count());
+                    let (endpoint_name, requests) = (session.endpoint_name().to_owned(), session.request_count());
                     let over = passed_over.iter().map(|failure| passed_over_note(failure, token));
                     let release = observe::ReadingNote::of_release(&release).map(|note| note.to_core_note(token));
                     observation.notes = over.chain(release).chain(observation.notes).collect();
                     let passed_over = passed_over.len();
                     return Ok(ObservationReport {
                         reading: observation.into_scoped(&scope),
-                        endpoint: place,
+                        endpoint: endpoint_name,
                         requests,
                         passed_over,
-                        node: taken.node,
+                        node: reading.node,
                     });
                 }
                 // Only an endpoint that never accepted a connection is skipped: the view of one endpoint must not be replaced with that of
@@ -250,10 +257,10 @@ impl ProxmoxObserver {
     ///
     /// # Errors
     /// The environment has no such endpoint, or no client can be set up.
-    pub fn actuator(&self, place: &str) -> Result<ProxmoxActuator<ProxmoxClient>, ProxmoxError> {
-        let way = self.endpoints.iter().find(|way| way.endpoint.name() == place).ok_or(ProxmoxError::NoEndpoint)?;
-        let caller = CallerIdentity { token: way.token.id.clone(), cluster: self.cluster.clone() };
-        Ok(ProxmoxActuator::new(ProxmoxSession::new(way.client()?), caller))
+    pub fn actuator(&self, endpoint_name: &str) -> Result<ProxmoxActuator<ProxmoxClient>, ProxmoxError> {
+        let access = self.endpoints.iter().find(|access| access.endpoint.name() == endpoint_name).ok_or(ProxmoxError::NoEndpoint)?;
+        let caller = CallerIdentity { token: access.token.id.clone(), cluster: self.cluster.clone() };
+        Ok(ProxmoxActuator::new(ProxmoxSession::new(access.client()?), caller))
     }
 
     /// Reads the identity of the cluster with one request to the endpoint of an observation, so that the identity belongs to the observed
@@ -263,26 +270,27 @@ impl ProxmoxObserver {
     /// The identity cannot be read, or is not one.
     pub async fn identity(&self, report: &ObservationReport) -> Result<ClusterIdentity, IdentityError> {
         let none = || IdentityError::NoNode { place: report.endpoint.clone() };
-        let way = self.endpoints.iter().find(|way| way.endpoint.name() == report.endpoint).ok_or_else(none)?;
+        let access = self.endpoints.iter().find(|access| access.endpoint.name() == report.endpoint).ok_or_else(none)?;
         let node = report.node.as_ref().ok_or_else(none)?;
-        let session = way.session()?;
+        let session = access.session()?;
         read_identity(&session, node).await
     }
 
     /// Reports what the environment lacks and the commands that fix it. `say` receives the current step. With a declared state, only its
     /// guests and fields matter.
-    pub async fn examine(&self, desired: Option<&Desired>, say: &dyn Fn(&str)) -> DoctorReport {
-        let Some(token) = self.endpoints.first().map(|way| &way.token.id) else { return DoctorReport::default() };
-        let ways = self.endpoints.iter().map(|way| {
-            let (place, trust) = (way.endpoint.name().to_owned(), way.endpoint.trust().clone());
-            doctor::EndpointSession { place, trust, session: way.session().map_err(|error| error.to_string()) }
+    pub async fn examine(&self, desired: Option<&Desired>, report_progress: &dyn Fn(&str)) -> DoctorReport {
+        let Some(token) = self.endpoints.first().map(|access| &access.token.id) else { return DoctorReport::default() };
+        let endpoint_sessions = self.endpoints.iter().map(|access| {
+            let (endpoint_name, trust) = (access.endpoint.name().to_owned(), access.endpoint.trust().clone());
+            doctor::EndpointSession { place: endpoint_name, trust, session: access.session().map_err(|error| error.to_string()) }
         });
-        let ways: Vec<doctor::EndpointSession<ProxmoxClient>> = ways.collect();
-        let (scope, wants) = (desired.map(Desired::scope), desired.map(RequiredVerbs::from_desired));
-        let (scope, wants) = (scope.as_ref(), wants.as_ref());
-        let asked = doctor::DoctorRequest { environment: &self.name, cluster: self.cluster.as_deref(), token, scope, wants };
-        let gathered = doctor::gather_answers(&asked, &ways, &self.clock, say).await;
-        doctor::examine_answers(&gathered)
+        let endpoint_sessions: Vec<doctor::EndpointSession<ProxmoxClient>> = endpoint_sessions.collect();
+        let (scope, required_verbs) = (desired.map(Desired::scope), desired.map(RequiredVerbs::from_desired));
+        let (scope, required_verbs) = (scope.as_ref(), required_verbs.as_ref());
+        let request =
+            doctor::DoctorRequest { environment: &self.name, cluster: self.cluster.as_deref(), token, scope, wants: required_verbs };
+        let doctor_answers = doctor::gather_answers(&request, &endpoint_sessions, &self.clock, report_progress).await;
+        doctor::examine_answers(&doctor_answers)
     }
 }
 
@@ -290,8 +298,8 @@ impl Observer for ProxmoxObserver {
     async fn observe(&self, environment: &EnvironmentName, scope: &Scope) -> Result<Scoped, ObserveError> {
         if self.name != *environment {
             let (found, wanted) = (self.name.to_string(), environment.to_string());
-            let place = self.endpoints.first().map_or_else(String::new, |way| way.endpoint.name().to_owned());
-            return Err(ObserveError::OtherEnvironment { place, found, wanted });
+            let endpoint_name = self.endpoints.first().map_or_else(String::new, |access| access.endpoint.name().to_owned());
+            return Err(ObserveError::OtherEnvironment { place: endpoint_name, found, wanted });
         }
         self.take_report(scope).await.map(|report| report.reading).map_err(|error| ObserveError::Proxmox(Box::new(error)))
     }
@@ -321,8 +329,8 @@ mod tests {
 
     #[test]
     fn client_setup_failure_has_a_code_and_a_remedy() {
-        let gone = Trust::CaFile("no/such/file.pem".into());
-        let observer = ProxmoxObserver::new(test_settings(gone)).expect("nothing is read yet");
+        let missing_file = Trust::CaFile("no/such/file.pem".into());
+        let observer = ProxmoxObserver::new(test_settings(missing_file)).expect("nothing is read yet");
         let error = observer.take_report(&Scope::new(vec![])).now_or_never().expect("no request is made").expect_err("nobody is trusted");
         assert!(matches!(&error, ProxmoxError::Client(client) if client.is_configuration_fault()), "{error}");
         assert_eq!(error.code(), Some(FailureCode::ClientSetup), "{error}");

@@ -33,9 +33,9 @@ pub(super) fn ahead_secs(header: &str, now: SystemTime) -> Option<i64> {
 }
 
 /// How many seconds `theirs` is after `ours`, without overflow.
-pub(super) fn signed_difference_secs(theirs: u64, ours: u64) -> i64 {
+pub(super) fn signed_difference_secs(remote_secs: u64, local_secs: u64) -> i64 {
     let signed = |secs: u64| i64::try_from(secs).unwrap_or(i64::MAX);
-    signed(theirs.saturating_sub(ours)) - signed(ours.saturating_sub(theirs))
+    signed(remote_secs.saturating_sub(local_secs)) - signed(local_secs.saturating_sub(remote_secs))
 }
 
 #[cfg(test)]

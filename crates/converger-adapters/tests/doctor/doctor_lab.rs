@@ -33,20 +33,20 @@ guests:
 ";
 
 pub(crate) fn lab_setting(flavour: Flavour, yaml: &str) -> WorldSpec {
-    let setting = WorldSpec::from_yaml(yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
-    WorldSpec { flavour, ..setting }
+    let spec = WorldSpec::from_yaml(yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+    WorldSpec { flavour, ..spec }
 }
 
 /// The world above, in which token and user have these roles on these paths.
 pub(crate) fn setting_with_roles(flavour: Flavour, entries: &[(&str, &str)]) -> WorldSpec {
-    let mut setting = lab_setting(flavour, WORLD);
+    let mut spec = lab_setting(flavour, WORLD);
     for (path, role) in entries {
         for own in [("token", TOKEN), ("user", "svc@pve")] {
             let yaml = format!("acl: [{{ path: {path}, role: {role}, {}: '{}' }}]", own.0, own.1);
-            setting.acl.extend(WorldSpec::from_yaml(&yaml).unwrap_or_else(|error| panic!("{error}")).acl);
+            spec.acl.extend(WorldSpec::from_yaml(&yaml).unwrap_or_else(|error| panic!("{error}")).acl);
         }
     }
-    setting
+    spec
 }
 
 struct DoctorLabState {
@@ -59,10 +59,10 @@ struct DoctorLabState {
 pub(crate) struct DoctorLab(Arc<Mutex<DoctorLabState>>);
 
 impl DoctorLab {
-    pub(crate) fn new(setting: &WorldSpec) -> Self {
-        let world = World::new(setting).unwrap_or_else(|error| panic!("{error}"));
+    pub(crate) fn new(spec: &WorldSpec) -> Self {
+        let world = World::new(spec).unwrap_or_else(|error| panic!("{error}"));
         // Let pvestatd report once.
-        let bench = Self(Arc::new(Mutex::new(DoctorLabState { world, now_ms: setting.start_ms })));
+        let bench = Self(Arc::new(Mutex::new(DoctorLabState { world, now_ms: spec.start_ms })));
         bench.advance_time(20_000);
         bench
     }
@@ -78,10 +78,10 @@ impl DoctorLab {
         running.world.advance_to(now_ms);
     }
 
-    pub(crate) fn apply_event(self, act: WorldEvent) -> Self {
+    pub(crate) fn apply_event(self, event: WorldEvent) -> Self {
         let mut running = self.lock_state();
         let now_ms = running.now_ms;
-        running.world.apply_event(now_ms, act);
+        running.world.apply_event(now_ms, event);
         drop(running);
         self
     }
@@ -105,8 +105,14 @@ impl DoctorLab {
     }
 
     fn session_with_secret(&self, node: &str, secret: &str) -> ProxmoxSession<DoctorLabNode> {
-        let (place, token) = (format!("{node}:8006"), format!("{TOKEN}={secret}"));
-        ProxmoxSession::new(DoctorLabNode { bench: self.clone(), node: node.to_owned(), place, token, watch: EndpointMonitor::default() })
+        let (endpoint_name, token) = (format!("{node}:8006"), format!("{TOKEN}={secret}"));
+        ProxmoxSession::new(DoctorLabNode {
+            bench: self.clone(),
+            node: node.to_owned(),
+            place: endpoint_name,
+            token,
+            watch: EndpointMonitor::default(),
+        })
     }
 }
 
@@ -123,9 +129,9 @@ impl ProxmoxTransport for DoctorLabNode {
     async fn exchange(&self, request: &HttpRequest) -> Result<HttpResponse, ProxmoxFailure> {
         let mut running = self.bench.lock_state();
         let now_ms = running.now_ms;
-        let made = wire::build_request(wire::request_template(&self.token), request);
-        let answer = running.world.answer_at(now_ms, &self.node, &made);
-        wire::verify_exchange(running.world.flavour(), &made, &answer);
+        let lab_request = wire::build_request(wire::request_template(&self.token), request);
+        let answer = running.world.answer_at(now_ms, &self.node, &lab_request);
+        wire::verify_exchange(running.world.flavour(), &lab_request, &answer);
         running.now_ms += answer.delay_ms.max(1);
         let received = wire::receive_response(&self.place, request, answer, wire::deadline_ms())?;
         self.watch.record_date(&date_header(running.world.node_clock_s(&self.node)));
@@ -196,7 +202,7 @@ pub(crate) fn visit_findings(bench: &DoctorLab, visit: &DoctorVisit) -> Vec<Doct
 
 /// Examines a world, and checks that the doctor only reads and that its texts are displayable.
 pub(crate) fn examine_lab(bench: &DoctorLab, visit: &DoctorVisit) -> DoctorReport {
-    let ways: Vec<EndpointSession<DoctorLabNode>> = visit
+    let endpoint_sessions: Vec<EndpointSession<DoctorLabNode>> = visit
         .entries
         .iter()
         .map(|node| EndpointSession {
@@ -210,13 +216,18 @@ pub(crate) fn examine_lab(bench: &DoctorLab, visit: &DoctorVisit) -> DoctorRepor
         let text = format!("version: 1\nenvironment: lab\nguests:\n{guests}");
         desired::parse(text.as_bytes(), Notation::Yaml).unwrap_or_else(|faults| panic!("{faults:?}\n{text}"))
     });
-    let wants = declared.as_ref().map(RequiredVerbs::from_desired);
+    let required_verbs = declared.as_ref().map(RequiredVerbs::from_desired);
     let scope = visit.scope.as_ref().map(|ids| Scope::new(ids.iter().map(|id| test_vmid(*id)).collect()));
     let token = TokenId::new(TOKEN).expect("an id");
-    let asked =
-        DoctorRequest { environment: &environment, cluster: visit.cluster, token: &token, scope: scope.as_ref(), wants: wants.as_ref() };
+    let doctor_request = DoctorRequest {
+        environment: &environment,
+        cluster: visit.cluster,
+        token: &token,
+        scope: scope.as_ref(),
+        wants: required_verbs.as_ref(),
+    };
     let before = bench.requests().len();
-    let examined = examine_answers(&block_on(gather_answers(&asked, &ways, &|| bench.clock(), &|_| {})));
+    let examined = examine_answers(&block_on(gather_answers(&doctor_request, &endpoint_sessions, &|| bench.clock(), &|_| {})));
     let requests = &bench.requests()[before..];
     assert!(requests.iter().all(|request| request.starts_with("GET ")), "the doctor changes nothing (G5): {requests:#?}");
     check_texts(&examined.findings);

@@ -21,8 +21,8 @@ fn three_node_setting(flavour: Flavour) -> WorldSpec {
 
 fn replace_response(path: &str, status: u16, reason: &str, body: &str) -> RequestFault {
     let (reason, body) = (reason.to_owned(), body.to_owned());
-    let twist = ResponseFault::Instead { status, reason, body: body.clone(), html: body.starts_with('<') };
-    RequestFault { path: Some(path.to_owned()), fault: Some(twist), ..RequestFault::default() }
+    let fault = ResponseFault::Instead { status, reason, body: body.clone(), html: body.starts_with('<') };
+    RequestFault { path: Some(path.to_owned()), fault: Some(fault), ..RequestFault::default() }
 }
 
 #[test]
@@ -230,10 +230,10 @@ fn counts_templates() {
 
 #[test]
 fn distinguishes_missing_from_unseen_guests() {
-    let ask = DoctorVisit { scope: Some(vec![100, 999]), ..DoctorVisit::default() };
-    let found = visit_findings(&healthy_lab(Flavour::V9), &ask);
+    let visit = DoctorVisit { scope: Some(vec![100, 999]), ..DoctorVisit::default() };
+    let found = visit_findings(&healthy_lab(Flavour::V9), &visit);
     assert_eq!(only_finding(&found, "guests").found, "1 of 2 guests in scope does not exist: 999");
-    let found = visit_findings(&healthy_lab(Flavour::V9).apply_event(WorldEvent::Unlist(100)), &ask);
+    let found = visit_findings(&healthy_lab(Flavour::V9).apply_event(WorldEvent::Unlist(100)), &visit);
     let unseen: Vec<&DoctorFinding> = found.iter().filter(|own| own.check == "guests").collect();
     assert!(unseen.iter().any(|own| own.found.contains("2 of 2 guests in scope cannot be read, and may exist: 100, 999")), "{unseen:#?}");
 }

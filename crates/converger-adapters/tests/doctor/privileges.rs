@@ -16,8 +16,8 @@ fn healthy_lab(flavour: Flavour) -> DoctorLab {
 fn reports_nothing_missing_in_a_healthy_lab() {
     for flavour in FLAVOURS {
         let found = visit_findings(&healthy_lab(flavour), &DoctorVisit { entries: vec!["pve1", "pve2"], ..DoctorVisit::default() });
-        let bad: Vec<&DoctorFinding> = found.iter().filter(|finding| finding.level != FindingLevel::Ok).collect();
-        assert!(bad.is_empty(), "{flavour:?} {bad:#?}");
+        let problems: Vec<&DoctorFinding> = found.iter().filter(|finding| finding.level != FindingLevel::Ok).collect();
+        assert!(problems.is_empty(), "{flavour:?} {problems:#?}");
         assert!(found.iter().filter(|finding| finding.check.starts_with("may-")).count() == 14, "{found:#?}");
         assert_eq!(levels_of(&found, "endpoint"), [FindingLevel::Ok; 2]);
     }
@@ -28,20 +28,20 @@ fn reports_restricted_tags_before_they_are_written() {
     let declared = "  - { vmid: 100, kind: qemu, name: web, config: { tags: [Web, db] } }\n";
     for flavour in FLAVOURS {
         let found = |role: &str, options: &[(&str, &str)]| {
-            let mut setting = setting_with_roles(flavour, &[("/", "PVEAuditor"), ("/", role)]);
-            setting.options = options.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-            let bench = DoctorLab::new(&setting);
+            let mut spec = setting_with_roles(flavour, &[("/", "PVEAuditor"), ("/", role)]);
+            spec.options = options.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            let bench = DoctorLab::new(&spec);
             let found = visit_findings(&bench, &DoctorVisit { declared: Some(declared), scope: Some(vec![100]), ..DoctorVisit::default() });
             let tags = found.into_iter().filter(|finding| finding.check == "tags");
             tags.map(|finding| (finding.level, finding.found)).collect::<Vec<_>>()
         };
-        let kept = ("tag-style", "case-sensitive=1");
+        let tag_style = ("tag-style", "case-sensitive=1");
         let list = ("user-tag-access", "user-allow=list,user-allow-list=db");
         let may = vec![(FindingLevel::Ok, "the token may set the declared tags".to_owned())];
-        assert_eq!(found("PVEVMAdmin", &[kept]), may, "{flavour:?}");
-        assert_eq!(found("Administrator", &[kept, list]), may, "{flavour:?}");
+        assert_eq!(found("PVEVMAdmin", &[tag_style]), may, "{flavour:?}");
+        assert_eq!(found("Administrator", &[tag_style, list]), may, "{flavour:?}");
         let denied = "the datacenter requires `Sys.Modify` on `/` to add or remove these tags: `Web`; otherwise Proxmox responds with 403";
-        assert_eq!(found("PVEVMAdmin", &[kept, list]), [(FindingLevel::Warn, denied.to_owned())], "{flavour:?}");
+        assert_eq!(found("PVEVMAdmin", &[tag_style, list]), [(FindingLevel::Warn, denied.to_owned())], "{flavour:?}");
         let lowered = "the datacenter stores these tags in lower case: `Web`";
         assert_eq!(found("PVEVMAdmin", &[]), [(FindingLevel::Warn, lowered.to_owned())], "{flavour:?}");
     }
@@ -67,13 +67,13 @@ fn rejects_expired_or_disabled_token_and_user() {
     let start_s = lab_setting(Flavour::V9, WORLD).start_ms / 1000;
     let changes = ["token expired", "user expired", "user disabled"];
     for (flavour, change) in FLAVOURS.into_iter().flat_map(|flavour| changes.map(|change| (flavour, change))) {
-        let mut setting = setting_with_roles(flavour, &[("/", "Administrator")]);
+        let mut spec = setting_with_roles(flavour, &[("/", "Administrator")]);
         match change {
-            "token expired" => setting.tokens.values_mut().for_each(|token| token.expire_s = start_s),
-            "user expired" => setting.users.values_mut().for_each(|user| user.expire_s = start_s),
-            _ => setting.users.values_mut().for_each(|user| user.disabled = true),
+            "token expired" => spec.tokens.values_mut().for_each(|token| token.expire_s = start_s),
+            "user expired" => spec.users.values_mut().for_each(|user| user.expire_s = start_s),
+            _ => spec.users.values_mut().for_each(|user| user.disabled = true),
         }
-        let found = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
+        let found = visit_findings(&DoctorLab::new(&spec), &DoctorVisit::default());
         assert_eq!(only_finding(&found, "token").level, FindingLevel::Fail, "{change}");
         assert!(only_finding(&found, "token").remedy.as_ref().is_some_and(|remedy| remedy.text.contains("expired")), "{change}");
     }
@@ -83,9 +83,9 @@ fn rejects_expired_or_disabled_token_and_user() {
 fn warns_of_a_token_that_expires_soon() {
     let start_s = lab_setting(Flavour::V9, WORLD).start_ms / 1000;
     let expiring = |days: u64| {
-        let mut setting = setting_with_roles(Flavour::V9, &[("/", "PVEAuditor")]);
-        setting.tokens.values_mut().for_each(|token| token.expire_s = start_s + days * 86_400);
-        visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default())
+        let mut spec = setting_with_roles(Flavour::V9, &[("/", "PVEAuditor")]);
+        spec.tokens.values_mut().for_each(|token| token.expire_s = start_s + days * 86_400);
+        visit_findings(&DoctorLab::new(&spec), &DoctorVisit::default())
     };
     let soon = expiring(3);
     let finding = only_finding(&soon, "token-expiry");
@@ -97,8 +97,8 @@ fn warns_of_a_token_that_expires_soon() {
 #[test]
 fn reports_privilege_separation_without_entries() {
     for flavour in FLAVOURS {
-        let mut setting = lab_setting(flavour, WORLD);
-        let nothing = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
+        let mut spec = lab_setting(flavour, WORLD);
+        let nothing = visit_findings(&DoctorLab::new(&spec), &DoctorVisit::default());
         assert_eq!(only_finding(&nothing, "token-separation").level, FindingLevel::Fail);
         assert_eq!(only_finding(&nothing, "may-read").level, FindingLevel::Fail);
         assert_eq!(only_finding(&nothing, "token").level, FindingLevel::Ok, "it is accepted without any privilege");
@@ -112,31 +112,31 @@ fn reports_privilege_separation_without_entries() {
             [role, entries[0], entries[1]],
             "the privileges of the user cannot be read, so both are granted"
         );
-        setting.tokens.values_mut().for_each(|token| token.full = true);
-        let whole = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
+        spec.tokens.values_mut().for_each(|token| token.full = true);
+        let whole = visit_findings(&DoctorLab::new(&spec), &DoctorVisit::default());
         assert_eq!(only_finding(&whole, "token-separation").level, FindingLevel::Fail);
     }
 }
 
 #[test]
 fn grants_to_the_token_only_what_the_user_already_has() {
-    let mut setting = setting_with_roles(Flavour::V9, &[("/", "PVEAuditor")]);
-    let found = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
+    let mut spec = setting_with_roles(Flavour::V9, &[("/", "PVEAuditor")]);
+    let found = visit_findings(&DoctorLab::new(&spec), &DoctorVisit::default());
     assert!(only_finding(&found, "token-separation").found.contains("limited by those of `svc@pve`"));
     assert_eq!(remedy_lines(only_finding(&found, "may-start")).len(), 3, "role, token, user");
-    for entry in setting.acl.iter_mut().filter(|entry| entry.user.is_some()) {
+    for entry in spec.acl.iter_mut().filter(|entry| entry.user.is_some()) {
         entry.role = "Administrator".into();
     }
-    let found = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
+    let found = visit_findings(&DoctorLab::new(&spec), &DoctorVisit::default());
     assert_eq!(
         remedy_lines(only_finding(&found, "may-start"))[1..],
         ["pveum acl modify / --tokens 'svc@pve!probe' --roles ConvergerPower"]
     );
-    setting.tokens.values_mut().for_each(|token| token.full = true);
-    for entry in setting.acl.iter_mut().filter(|entry| entry.user.is_some()) {
+    spec.tokens.values_mut().for_each(|token| token.full = true);
+    for entry in spec.acl.iter_mut().filter(|entry| entry.user.is_some()) {
         entry.role = "PVEAuditor".into();
     }
-    let found = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
+    let found = visit_findings(&DoctorLab::new(&spec), &DoctorVisit::default());
     let expected = ["pveum acl modify / --users 'svc@pve' --roles ConvergerPower"];
     assert_eq!(remedy_lines(only_finding(&found, "may-start"))[1..], expected, "without separation, an entry of the token has no effect");
 }
@@ -219,9 +219,9 @@ fn finds_a_guest_hidden_from_the_token() {
 #[test]
 fn guest_in_a_pool_has_the_privileges_of_the_pool() {
     for flavour in FLAVOURS {
-        let mut setting = setting_with_roles(flavour, &[("/pool/p", "PVEVMUser")]);
-        setting.pools = converger_lab::WorldSpec::from_yaml("pools: { p: { guests: [100] } }").expect("pools").pools;
-        let found = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
+        let mut spec = setting_with_roles(flavour, &[("/pool/p", "PVEVMUser")]);
+        spec.pools = converger_lab::WorldSpec::from_yaml("pools: { p: { guests: [100] } }").expect("pools").pools;
+        let found = visit_findings(&DoctorLab::new(&spec), &DoctorVisit::default());
         let start = only_finding(&found, "may-start");
         assert!(start.found.contains("1 guest (101)"), "{flavour:?} {start:?}");
         assert!(only_finding(&found, "may-read").found.contains("Sys.Audit on / is missing"), "{flavour:?}");
@@ -239,9 +239,9 @@ fn names_storages_that_confine_a_token() {
 
 #[test]
 fn non_propagating_entry_reaches_no_guest() {
-    let mut setting = setting_with_roles(Flavour::V9, &[("/", "Administrator")]);
-    setting.acl.iter_mut().for_each(|entry| entry.here_only = true);
-    let found = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
+    let mut spec = setting_with_roles(Flavour::V9, &[("/", "Administrator")]);
+    spec.acl.iter_mut().for_each(|entry| entry.here_only = true);
+    let found = visit_findings(&DoctorLab::new(&spec), &DoctorVisit::default());
     let read = only_finding(&found, "may-read");
     assert!(
         read.level == FindingLevel::Fail && read.found.contains("2 guests (100, 101)") && !read.found.contains("Sys.Audit"),
@@ -252,11 +252,11 @@ fn non_propagating_entry_reaches_no_guest() {
 #[test]
 fn containers_need_fewer_privileges_for_startup_order() {
     let privileges = "roles: { own: [Sys.Audit, VM.Audit, VM.Config.Options] }\n";
-    let mut setting = setting_with_roles(Flavour::V9, &[("/", "own")]);
-    setting.roles = converger_lab::WorldSpec::from_yaml(privileges).expect("roles").roles;
-    let both = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
+    let mut spec = setting_with_roles(Flavour::V9, &[("/", "own")]);
+    spec.roles = converger_lab::WorldSpec::from_yaml(privileges).expect("roles").roles;
+    let both = visit_findings(&DoctorLab::new(&spec), &DoctorVisit::default());
     assert!(only_finding(&both, "may-set-startup").found.contains("Sys.Modify on / is missing"));
-    let container = visit_findings(&DoctorLab::new(&setting), &DoctorVisit { scope: Some(vec![101]), ..DoctorVisit::default() });
+    let container = visit_findings(&DoctorLab::new(&spec), &DoctorVisit { scope: Some(vec![101]), ..DoctorVisit::default() });
     assert_eq!(only_finding(&container, "may-set-startup").level, FindingLevel::Ok);
     assert!(levels_of(&container, "may-set-boot").is_empty(), "containers have no such key");
 }
@@ -271,9 +271,9 @@ fn revoked_privileges_are_reported_missing() {
 
 #[test]
 fn many_guests_need_few_requests() {
-    let mut setting = setting_with_roles(Flavour::V9, &[("/", "PVEAuditor")]);
-    setting.guests.extend((1000..1400).map(|vmid| GuestSpec::new(vmid, LabGuestKind::Lxc, "pve2")));
-    let bench = DoctorLab::new(&setting);
+    let mut spec = setting_with_roles(Flavour::V9, &[("/", "PVEAuditor")]);
+    spec.guests.extend((1000..1400).map(|vmid| GuestSpec::new(vmid, LabGuestKind::Lxc, "pve2")));
+    let bench = DoctorLab::new(&spec);
     let found = visit_findings(&bench, &DoctorVisit { scope: Some((1000..1400).collect()), ..DoctorVisit::default() });
     assert!(bench.requests().len() < 25, "{:#?}", bench.requests());
     let start = only_finding(&found, "may-start");
@@ -288,12 +288,12 @@ fn many_guests_need_few_requests() {
 
 #[test]
 fn cuts_the_lines_for_many_guests_with_own_entries() {
-    let mut setting = setting_with_roles(Flavour::V9, &[("/", "PVEAuditor")]);
-    setting.guests.extend((1000..1040).map(|vmid| GuestSpec::new(vmid, LabGuestKind::Lxc, "pve2")));
+    let mut spec = setting_with_roles(Flavour::V9, &[("/", "PVEAuditor")]);
+    spec.guests.extend((1000..1040).map(|vmid| GuestSpec::new(vmid, LabGuestKind::Lxc, "pve2")));
     let own: Vec<String> = (1000..1040).map(|vmid| format!("/vms/{vmid}")).collect();
     let entries: Vec<(&str, &str)> = own.iter().map(|path| (path.as_str(), "PVETemplateUser")).collect();
-    setting.acl.extend(setting_with_roles(Flavour::V9, &entries).acl);
-    let found = visit_findings(&DoctorLab::new(&setting), &DoctorVisit { scope: Some((1000..1040).collect()), ..DoctorVisit::default() });
+    spec.acl.extend(setting_with_roles(Flavour::V9, &entries).acl);
+    let found = visit_findings(&DoctorLab::new(&spec), &DoctorVisit { scope: Some((1000..1040).collect()), ..DoctorVisit::default() });
     let start = only_finding(&found, "may-start");
     assert_eq!(remedy_lines(start).len(), 1 + 2 * 16);
     assert!(start.remedy.as_ref().is_some_and(|remedy| remedy.text.contains("than are listed here")), "{start:?}");

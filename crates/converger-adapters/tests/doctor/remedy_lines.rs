@@ -25,31 +25,31 @@ fn shell_words(line: &str) -> Vec<String> {
 }
 
 /// Applies a `pveum` command to a setting.
-fn apply_pveum_line(setting: &mut WorldSpec, line: &str) {
+fn apply_pveum_line(spec: &mut WorldSpec, line: &str) {
     let words = shell_words(line);
     let option = |name: &str| words.iter().position(|word| word == name).map(|index| words[index + 1].clone());
     match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["pveum", "role", verb @ ("add" | "modify"), role, ..] => {
-            assert_eq!(*verb == "add", !setting.roles.contains_key(*role), "{line}");
-            let own = setting.roles.entry((*role).to_owned()).or_default();
+            assert_eq!(*verb == "add", !spec.roles.contains_key(*role), "{line}");
+            let own = spec.roles.entry((*role).to_owned()).or_default();
             own.extend(option("--privs").expect("privileges").split(' ').map(str::to_owned));
         }
         ["pveum", "acl", "modify", path, ..] => {
             for role in option("--roles").expect("roles").split(',') {
                 let here_only = option("--propagate").as_deref() == Some("0");
                 let (user, token) = (option("--users"), option("--tokens"));
-                setting.acl.push(AclSpec { path: (*path).to_owned(), role: role.to_owned(), user, group: None, token, here_only });
+                spec.acl.push(AclSpec { path: (*path).to_owned(), role: role.to_owned(), user, group: None, token, here_only });
             }
         }
         _ => panic!("not a line for pveum: {line}"),
     }
 }
 
-fn apply_remedy(mut setting: WorldSpec, finding: &DoctorFinding) -> WorldSpec {
+fn apply_remedy(mut spec: WorldSpec, finding: &DoctorFinding) -> WorldSpec {
     for line in remedy_lines(finding) {
-        apply_pveum_line(&mut setting, line);
+        apply_pveum_line(&mut spec, line);
     }
-    setting
+    spec
 }
 
 /// The checks that passed.
@@ -62,10 +62,10 @@ fn passed_checks(found: &[DoctorFinding]) -> BTreeSet<&'static str> {
 }
 
 /// Applies the remedies of the privilege findings one by one until all pass; returns the number of rounds.
-fn apply_all_remedies(mut setting: WorldSpec, ask: &DoctorVisit, name: &str) -> usize {
+fn apply_all_remedies(mut spec: WorldSpec, visit: &DoctorVisit, name: &str) -> usize {
     let mut before = BTreeSet::new();
     for round in 0..20 {
-        let found = visit_findings(&DoctorLab::new(&setting), ask);
+        let found = visit_findings(&DoctorLab::new(&spec), visit);
         let now = passed_checks(&found);
         assert!(now.is_superset(&before), "{name}, round {round}: {:?} is gone", before.difference(&now));
         let Some(open) = found.iter().find(|finding| finding.check.starts_with("may-") && finding.level != FindingLevel::Ok) else {
@@ -74,8 +74,8 @@ fn apply_all_remedies(mut setting: WorldSpec, ask: &DoctorVisit, name: &str) -> 
         };
         assert!(open.level != FindingLevel::Unknown && !remedy_lines(open).is_empty(), "{name}: {open:#?}");
         before = now;
-        setting = apply_remedy(setting, open);
-        let after = visit_findings(&DoctorLab::new(&setting), ask);
+        spec = apply_remedy(spec, open);
+        let after = visit_findings(&DoctorLab::new(&spec), visit);
         assert_eq!(only_finding(&after, open.check).level, FindingLevel::Ok, "{name}: {open:#?} {:#?}", only_finding(&after, open.check));
     }
     panic!("{name}: the remedies do not converge");
@@ -110,8 +110,8 @@ fn initial_settings(flavour: Flavour) -> Vec<(&'static str, WorldSpec)> {
 #[test]
 fn remedy_lines_grant_the_rest_and_revoke_nothing() {
     for flavour in FLAVOURS {
-        for (name, setting) in initial_settings(flavour) {
-            let rounds = apply_all_remedies(setting, &DoctorVisit::default(), &format!("{flavour:?} {name}"));
+        for (name, spec) in initial_settings(flavour) {
+            let rounds = apply_all_remedies(spec, &DoctorVisit::default(), &format!("{flavour:?} {name}"));
             // Some remedies meet several needs: starting and stopping need the same privilege, and options and disk space are shared too.
             assert!((1..=13).contains(&rounds), "{flavour:?} {name}: {rounds}");
         }
@@ -123,14 +123,14 @@ fn remedy_lines_grant_the_rest_and_revoke_nothing() {
 fn one_block_grants_all_that_plans_need_and_no_more() {
     let only = "  - { vmid: 100, kind: qemu, name: web, state: running, config: { cores: 2 } }";
     for (flavour, declared) in FLAVOURS.into_iter().flat_map(|flavour| [None, Some(only)].map(|declared| (flavour, declared))) {
-        for (name, mut setting) in initial_settings(flavour) {
-            let ask = DoctorVisit { declared, ..DoctorVisit::default() };
-            let before = examine_lab(&DoctorLab::new(&setting), &ask);
+        for (name, mut spec) in initial_settings(flavour) {
+            let visit = DoctorVisit { declared, ..DoctorVisit::default() };
+            let before = examine_lab(&DoctorLab::new(&spec), &visit);
             let open = before.findings.iter().any(|own| own.part == Some(PrivilegeUse::Apply) && own.level != FindingLevel::Ok);
             assert_eq!(before.grant.is_some(), open, "{flavour:?} {name}");
             let lines: Vec<String> = before.grant.iter().flat_map(|grant| &grant.lines).map(|line| line.text.clone()).collect();
-            lines.iter().for_each(|line| apply_pveum_line(&mut setting, line));
-            let after = examine_lab(&DoctorLab::new(&setting), &ask);
+            lines.iter().for_each(|line| apply_pveum_line(&mut spec, line));
+            let after = examine_lab(&DoctorLab::new(&spec), &visit);
             let open: Vec<&DoctorFinding> =
                 after.findings.iter().filter(|own| own.part == Some(PrivilegeUse::Apply) && own.level != FindingLevel::Ok).collect();
             assert!(open.is_empty() && after.grant.is_none(), "{flavour:?} {name}: {open:#?} after {lines:#?}");
@@ -145,37 +145,37 @@ fn one_block_grants_all_that_plans_need_and_no_more() {
 
 #[test]
 fn remedy_lines_work_without_a_scope() {
-    for (name, setting) in initial_settings(Flavour::V9) {
-        let rounds = apply_all_remedies(setting, &DoctorVisit { scope: None, ..DoctorVisit::default() }, name);
+    for (name, spec) in initial_settings(Flavour::V9) {
+        let rounds = apply_all_remedies(spec, &DoctorVisit { scope: None, ..DoctorVisit::default() }, name);
         assert!((1..=13).contains(&rounds), "{name}: {rounds}");
     }
 }
 
 #[test]
 fn remedy_lines_grant_no_more_than_needed() {
-    let mut setting = lab_setting(Flavour::V9, WORLD);
-    let found = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
-    setting = apply_remedy(setting, only_finding(&found, "may-read"));
-    assert_eq!(setting.roles.get("ConvergerRead").map(Vec::as_slice), Some(["Sys.Audit".to_owned(), "VM.Audit".to_owned()].as_slice()));
-    let found = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
+    let mut spec = lab_setting(Flavour::V9, WORLD);
+    let found = visit_findings(&DoctorLab::new(&spec), &DoctorVisit::default());
+    spec = apply_remedy(spec, only_finding(&found, "may-read"));
+    assert_eq!(spec.roles.get("ConvergerRead").map(Vec::as_slice), Some(["Sys.Audit".to_owned(), "VM.Audit".to_owned()].as_slice()));
+    let found = visit_findings(&DoctorLab::new(&spec), &DoctorVisit::default());
     assert_eq!(passed_checks(&found), BTreeSet::from(["may-read"]), "the role for reading only permits reading");
-    setting = apply_remedy(setting, only_finding(&found, "may-set-startup"));
+    spec = apply_remedy(spec, only_finding(&found, "may-set-startup"));
     let startup: Vec<(&str, bool)> =
-        setting.acl.iter().filter(|entry| entry.role == "ConvergerStartup").map(|entry| (entry.path.as_str(), entry.here_only)).collect();
+        spec.acl.iter().filter(|entry| entry.role == "ConvergerStartup").map(|entry| (entry.path.as_str(), entry.here_only)).collect();
     assert_eq!(startup, [("/", true), ("/", true)], "Sys.Modify is granted on / and does not propagate");
 }
 
 #[test]
 fn completes_or_reuses_an_existing_role() {
-    let mut setting = lab_setting(Flavour::V8, WORLD);
-    setting.roles.insert("ConvergerRead".into(), vec!["VM.Audit".into()]);
-    let found = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
+    let mut spec = lab_setting(Flavour::V8, WORLD);
+    spec.roles.insert("ConvergerRead".into(), vec!["VM.Audit".into()]);
+    let found = visit_findings(&DoctorLab::new(&spec), &DoctorVisit::default());
     assert_eq!(
         remedy_lines(only_finding(&found, "may-read"))[0],
         "pveum role modify ConvergerRead --append 1 --privs \"Sys.Audit VM.Audit\""
     );
-    setting.roles.insert("ConvergerRead".into(), vec!["VM.Audit".into(), "Sys.Audit".into(), "Pool.Audit".into()]);
-    let found = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
+    spec.roles.insert("ConvergerRead".into(), vec!["VM.Audit".into(), "Sys.Audit".into(), "Pool.Audit".into()]);
+    let found = visit_findings(&DoctorLab::new(&spec), &DoctorVisit::default());
     let expected =
         ["pveum acl modify / --tokens 'svc@pve!probe' --roles ConvergerRead", "pveum acl modify / --users 'svc@pve' --roles ConvergerRead"];
     assert_eq!(remedy_lines(only_finding(&found, "may-read")), expected);

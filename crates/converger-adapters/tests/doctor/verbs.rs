@@ -145,20 +145,20 @@ fn with_privileges(flavour: Flavour, privileges: &BTreeSet<&str>) -> WorldSpec {
 }
 
 /// Reads, writes, waits for the task, and reads again, as the program does for a verb.
-fn perform_attempt(setting: &WorldSpec, kind: GuestKind, own: Option<&VerbAttempt>) -> Result<(), String> {
-    let mut bench = DoctorLab::new(setting);
+fn perform_attempt(spec: &WorldSpec, kind: GuestKind, own: Option<&VerbAttempt>) -> Result<(), String> {
+    let mut bench = DoctorLab::new(spec);
     if own.is_some_and(|own| own.must_run) {
         let number = if kind == GuestKind::Qemu { 100 } else { 101 };
         bench = bench.apply_event(WorldEvent::Start(number));
         bench.advance_time(20_000);
     }
-    let taken = take_reading(&bench, kind)?;
+    let reading = take_reading(&bench, kind)?;
     let Some(own) = own else { return Ok(()) };
-    let write = (own.write)(&taken, &bench);
+    let write = (own.write)(&reading, &bench);
     let caller = CallerIdentity { token: TokenId::new(TOKEN).expect("an id"), cluster: Some("house".into()) };
-    let hand = ProxmoxActuator::new(bench.session("pve1"), caller);
+    let actuator = ProxmoxActuator::new(bench.session("pve1"), caller);
     let before = bench.clock();
-    let promise = write.promise(&block_on(hand.read_promise(&write)));
+    let promise = write.promise(&block_on(actuator.read_promise(&write)));
     let accepted = call_command(&bench.session("pve1"), &ProxmoxCommand::Write(write.clone())).map_err(|failure| failure.to_string())?;
     if let ProxmoxEvent::Accepted(AcceptedChange::Task(upid)) = accepted {
         wait_for_task(&bench, &ProxmoxRead::TaskStatus(upid))?;
@@ -166,7 +166,7 @@ fn perform_attempt(setting: &WorldSpec, kind: GuestKind, own: Option<&VerbAttemp
     // The task of a reboot ends before the guest is up again.
     bench.advance_time(20_000);
     let passed = bench.clock().duration_since(before).expect("forwards");
-    match promise.check(&block_on(hand.read_promise(&write)), passed.as_secs()) {
+    match promise.check(&block_on(actuator.read_promise(&write)), passed.as_secs()) {
         PromiseCheck::Kept(_) => Ok(()),
         other => Err(format!("{other:?}")),
     }
@@ -189,11 +189,11 @@ fn take_reading(bench: &DoctorLab, kind: GuestKind) -> Result<observe::ProxmoxRe
     let scope = Scope::new(vec![guest_path(kind).vmid]);
     let question =
         ObservationRequest { environment: &environment, cluster: Some("house"), token: TOKEN, scope: &scope, needs: &ReadSet::Everything };
-    let taken = block_on(observe::take_reading(&bench.session("pve1"), &question)).map_err(|unread| unread.to_string())?;
-    let row = taken.observation.find(guest_path(kind).vmid).ok_or_else(|| format!("unseen: {:?}", taken.notes))?;
+    let reading = block_on(observe::take_reading(&bench.session("pve1"), &question)).map_err(|unread| unread.to_string())?;
+    let row = reading.observation.find(guest_path(kind).vmid).ok_or_else(|| format!("unseen: {:?}", reading.notes))?;
     match (&row.status, &row.config) {
-        (ObservedStatus::Known(_), Reading::Read(_)) => Ok(taken),
-        other => Err(format!("{other:?} {:?}", taken.notes)),
+        (ObservedStatus::Known(_), Reading::Read(_)) => Ok(reading),
+        other => Err(format!("{other:?} {:?}", reading.notes)),
     }
 }
 
@@ -225,9 +225,9 @@ fn all_cases() -> Vec<(Flavour, GuestKind, PrivilegedVerb, Option<VerbAttempt>)>
 fn every_verb_works_with_exactly_the_listed_privileges() {
     let cases = all_cases();
     for (flavour, kind, verb, own) in &cases {
-        let exact = with_privileges(*flavour, &first_privileges(&needed_privileges(*verb, *flavour, *kind)));
+        let spec = with_privileges(*flavour, &first_privileges(&needed_privileges(*verb, *flavour, *kind)));
         let name = own.as_ref().map_or("", |own| own.name.as_str());
-        assert_eq!(perform_attempt(&exact, *kind, own.as_ref()), Ok(()), "{flavour:?} {kind} {verb:?} {name}");
+        assert_eq!(perform_attempt(&spec, *kind, own.as_ref()), Ok(()), "{flavour:?} {kind} {verb:?} {name}");
     }
     assert!(cases.len() > 100, "{} cases", cases.len());
 }
@@ -256,8 +256,8 @@ fn any_alternative_privilege_suffices() {
     for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| GuestKind::ALL.map(|kind| (flavour, kind))) {
         let own = attempts_of_verb(PrivilegedVerb::Rollback, kind).remove(0);
         for privilege in ["VM.Snapshot", "VM.Snapshot.Rollback"] {
-            let setting = with_privileges(flavour, &BTreeSet::from(["Sys.Audit", "VM.Audit", privilege]));
-            assert_eq!(perform_attempt(&setting, kind, Some(&own)), Ok(()), "{flavour:?} {kind} {privilege}");
+            let spec = with_privileges(flavour, &BTreeSet::from(["Sys.Audit", "VM.Audit", privilege]));
+            assert_eq!(perform_attempt(&spec, kind, Some(&own)), Ok(()), "{flavour:?} {kind} {privilege}");
         }
     }
 }

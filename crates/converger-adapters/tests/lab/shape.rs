@@ -93,8 +93,8 @@ fn find_quote_or_escape(rest: &[u8]) -> Option<usize> {
             return Some(number * 8 + (found.trailing_zeros() / 8) as usize);
         }
     }
-    let place = tail.iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
-    Some(eights.len() * 8 + place)
+    let index = tail.iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
+    Some(eights.len() * 8 + index)
 }
 
 const ONES: u64 = 0x0101_0101_0101_0101;

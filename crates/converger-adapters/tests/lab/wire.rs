@@ -22,14 +22,14 @@ pub(crate) fn request_template(token: &str) -> LabRequest {
 }
 
 /// Builds a request as the client sends it, with a form if there is a body. Reuses the buffers of `made`.
-pub(crate) fn build_request(mut made: LabRequest, sent: &HttpRequest) -> LabRequest {
-    made.headers.truncate(COMMON_HEADERS);
-    made.body.clear();
-    sent.method().word().clone_into(&mut made.method);
-    sent.path().clone_into(&mut made.path);
+pub(crate) fn build_request(mut lab_request: LabRequest, sent: &HttpRequest) -> LabRequest {
+    lab_request.headers.truncate(COMMON_HEADERS);
+    lab_request.body.clear();
+    sent.method().word().clone_into(&mut lab_request.method);
+    sent.path().clone_into(&mut lab_request.path);
     match sent.form() {
-        Some(form) => made.with_form(form).with_header("Content-Length", &form.len().to_string()),
-        None => made,
+        Some(form) => lab_request.with_form(form).with_header("Content-Length", &form.len().to_string()),
+        None => lab_request,
     }
 }
 
@@ -69,12 +69,12 @@ thread_local! {
 /// responded, if any.
 pub(crate) fn verify_exchange(flavour: Flavour, request: &LabRequest, answer: &LabResponse) -> Option<&'static str> {
     let fault = |error: String| -> ! { panic!("{flavour:?} {} {}: {error}", request.method, request.path) };
-    let asked = request_key(flavour, request);
-    let mut whole = add_head(asked, answer);
+    let request_hash = request_key(flavour, request);
+    let mut whole = add_head(request_hash, answer);
     whole.add_bytes(&answer.body);
     verify_once(&VERIFIED_EXCHANGES, whole, || {
-        let ask = || verify_request(flavour, request).unwrap_or_else(|error| fault(error));
-        let template = verify_once(&VERIFIED_REQUESTS, asked, || Some(ask())).unwrap_or_default();
+        let check_request = || verify_request(flavour, request).unwrap_or_else(|error| fault(error));
+        let template = verify_once(&VERIFIED_REQUESTS, request_hash, || Some(check_request())).unwrap_or_default();
         let judge = || verify_response(flavour, request, answer).unwrap_or_else(|error| fault(error));
         verify_once(&VERIFIED_RESPONSES, response_key(flavour, template, request, answer), judge)
     })
@@ -157,12 +157,12 @@ fn is_too_large(bytes: u64) -> bool {
 
 /// What a client with this deadline receives of a response.
 pub(crate) fn receive_response(
-    place: &str,
+    endpoint_name: &str,
     sent: &HttpRequest,
     answer: LabResponse,
     deadline_ms: u64,
 ) -> Result<HttpResponse, ProxmoxFailure> {
-    let lost = |cause, text: &str| Err(lost_failure(sent, cause, format!("{place}: {text}")));
+    let lost = |cause, text: &str| Err(lost_failure(sent, cause, format!("{endpoint_name}: {text}")));
     match answer.delivery {
         _ if answer.delay_ms > deadline_ms => lost(FailureCause::TooSlow, "no complete response in time"),
         WireDelivery::Deliver => Ok(HttpResponse { status: answer.status, reason: answer.reason, body: answer.body }),

@@ -37,19 +37,19 @@ struct ActuatorLab {
 
 impl ActuatorLab {
     fn new(flavour: Flavour) -> Self {
-        let mut setting = WorldSpec::from_yaml(WORLD).expect("a setting");
-        setting.flavour = flavour;
-        Self { world: World::new(&setting).expect("a world"), now_ms: setting.start_ms + 60_000, request_count: 0 }
+        let mut spec = WorldSpec::from_yaml(WORLD).expect("a setting");
+        spec.flavour = flavour;
+        Self { world: World::new(&spec).expect("a world"), now_ms: spec.start_ms + 60_000, request_count: 0 }
     }
 
     /// One request through the same code as in the program, without sockets.
-    fn request(&mut self, ask: &EnvRequest) -> EnvResponse {
+    fn request(&mut self, request: &EnvRequest) -> EnvResponse {
         let caller = CallerIdentity { token: TokenId::new(TOKEN).expect("a token"), cluster: Some("lab".into()) };
-        match command_for(ask) {
+        match command_for(request) {
             Ok(command) => {
-                let came = self.call_command(&command);
-                let time = clock_command(ask, &came).map(|command| self.call_command(&command));
-                interpret_response(&caller, ask, came, time)
+                let result = self.call_command(&command);
+                let time = clock_command(request, &result).map(|command| self.call_command(&command));
+                interpret_response(&caller, request, result, time)
             }
             Err(unsent) => *unsent,
         }
@@ -70,32 +70,32 @@ impl ActuatorLab {
         self.world.advance_to(self.now_ms);
     }
 
-    fn live_status(&mut self, place: &GuestAddress) -> LiveStatus {
-        match self.request(&EnvRequest::Status(place.clone())) {
+    fn live_status(&mut self, address: &GuestAddress) -> LiveStatus {
+        match self.request(&EnvRequest::Status(address.clone())) {
             EnvResponse::Status(live) => live,
             other => panic!("{other:?}"),
         }
     }
 
-    fn live_config(&mut self, place: &GuestAddress) -> LiveConfig {
-        match self.request(&EnvRequest::Config(place.clone())) {
+    fn live_config(&mut self, address: &GuestAddress) -> LiveConfig {
+        match self.request(&EnvRequest::Config(address.clone())) {
             EnvResponse::Config(config) => *config,
             other => panic!("{other:?}"),
         }
     }
 
-    fn send_change(&mut self, place: &GuestAddress, change: Change) -> SendResult {
-        let revision = self.live_config(place).revision;
-        let ask = EnvRequest::Send { address: place.clone(), change, revision };
+    fn send_change(&mut self, address: &GuestAddress, change: Change) -> SendResult {
+        let revision = self.live_config(address).revision;
+        let request = EnvRequest::Send { address: address.clone(), change, revision };
         let before = self.request_count;
-        let EnvResponse::Sent(sent) = self.request(&ask) else { panic!("an answer to a change") };
+        let EnvResponse::Sent(sent) = self.request(&request) else { panic!("an answer to a change") };
         assert_eq!(self.request_count, before + 1, "one environment request is one API request");
         sent
     }
 
     /// Sends a change and waits until its task has ended.
-    fn send_and_wait(&mut self, place: &GuestAddress, change: Change) -> TaskState {
-        match self.send_change(place, change) {
+    fn send_and_wait(&mut self, address: &GuestAddress, change: Change) -> TaskState {
+        match self.send_change(address, change) {
             SendResult::Task(task) => self.wait_for_task(&task),
             other => panic!("{other:?}"),
         }
@@ -114,19 +114,19 @@ impl ActuatorLab {
         panic!("the task does not end");
     }
 
-    fn own_tasks(&mut self, place: &GuestAddress, change: Change) -> Vec<TaskId> {
-        self.own_tasks_since(place, change, u64::MAX)
+    fn own_tasks(&mut self, address: &GuestAddress, change: Change) -> Vec<TaskId> {
+        self.own_tasks_since(address, change, u64::MAX)
     }
 
-    fn own_tasks_since(&mut self, place: &GuestAddress, change: Change, age_secs_max: u64) -> Vec<TaskId> {
-        match self.request(&EnvRequest::Tasks { address: place.clone(), change, age_secs_max }) {
+    fn own_tasks_since(&mut self, address: &GuestAddress, change: Change, age_secs_max: u64) -> Vec<TaskId> {
+        match self.request(&EnvRequest::Tasks { address: address.clone(), change, age_secs_max }) {
             EnvResponse::Tasks(seen) => seen.into_iter().filter(|seen| seen.is_ours).map(|seen| seen.task).collect(),
             other => panic!("{other:?}"),
         }
     }
 
-    fn is_running(&self, place: &GuestAddress) -> bool {
-        self.world.guest_truth(place.vmid.get()).expect("a guest").process.is_some()
+    fn is_running(&self, address: &GuestAddress) -> bool {
+        self.world.guest_truth(address.vmid.get()).expect("a guest").process.is_some()
     }
 }
 
@@ -159,9 +159,9 @@ fn task_age_uses_the_clock_of_its_node() {
         for off_s in [-7_200, -40, 0, 40, 7_200] {
             let mut lab = ActuatorLab::new(flavour);
             lab.world.apply_event(lab.now_ms, WorldEvent::NodeClockJump("pve2".into(), off_s));
-            let place = address_on("pve2", GuestKind::Qemu, 103);
-            assert_eq!(lab.send_and_wait(&place, Change::Start), ENDED_WELL);
-            let SendResult::Task(task) = lab.send_change(&place, Change::Reboot { timeout_secs: 30 }) else { panic!("a task") };
+            let address = address_on("pve2", GuestKind::Qemu, 103);
+            assert_eq!(lab.send_and_wait(&address, Change::Start), ENDED_WELL);
+            let SendResult::Task(task) = lab.send_change(&address, Change::Reboot { timeout_secs: 30 }) else { panic!("a task") };
             assert_eq!(lab.wait_for_task(&task), ENDED_WELL);
             lab.advance_time(100_000);
             let EnvResponse::Task(TaskState::Ended { age_secs: Some(age_secs), .. }) = lab.request(&EnvRequest::Task(task)) else {
@@ -177,8 +177,8 @@ fn task_age_uses_the_clock_of_its_node() {
 fn failed_reboot_is_dated_by_its_node() {
     for flavour in FLAVOURS {
         let mut lab = ActuatorLab::new(flavour);
-        let place = address_on("pve2", GuestKind::Qemu, 104);
-        let SendResult::Task(task) = lab.send_change(&place, Change::Reboot { timeout_secs: 5 }) else { panic!("a task") };
+        let address = address_on("pve2", GuestKind::Qemu, 104);
+        let SendResult::Task(task) = lab.send_change(&address, Change::Reboot { timeout_secs: 5 }) else { panic!("a task") };
         lab.advance_time(60_000);
         let EnvResponse::Task(TaskState::Failed { cause, age_secs }) = lab.request(&EnvRequest::Task(task)) else { panic!("it failed") };
         assert_eq!((cause.kind, age_secs), (EnvFaultKind::ShutdownTimeout, Some(60)), "{flavour:?}");
@@ -230,8 +230,8 @@ fn wrong_node_clock_does_not_change_task_ages() {
             });
             assert!(matches!(lab.send_change(&dns_address(), Change::Start), SendResult::MaybeExecuted(_)));
             lab.advance_time(5_000);
-            let ask = EnvRequest::Tasks { address: dns_address(), change: Change::Start, age_secs_max: 20 };
-            let EnvResponse::Tasks(mut seen) = lab.request(&ask) else { panic!("a list") };
+            let request = EnvRequest::Tasks { address: dns_address(), change: Change::Start, age_secs_max: 20 };
+            let EnvResponse::Tasks(mut seen) = lab.request(&request) else { panic!("a list") };
             seen.sort_by_key(|task| task.ended_age_secs);
             let ages: Vec<Option<u64>> = seen.iter().map(|task| task.ended_age_secs).collect();
             let [Some(young), Some(old)] = ages[..] else { panic!("{flavour:?} {off_s}: {ages:?}") };
@@ -239,7 +239,7 @@ fn wrong_node_clock_does_not_change_task_ages() {
             let time =
                 RequestFault { path: Some("*/nodes/pve2/time".into()), fault: Some(ResponseFault::LostBefore), ..RequestFault::default() };
             lab.world.add_request_fault(time);
-            let unread = lab.request(&ask);
+            let unread = lab.request(&request);
             assert!(matches!(&unread, EnvResponse::Unreadable(_)), "without the clock the list is unread: {unread:?}");
         }
     }
@@ -248,25 +248,25 @@ fn wrong_node_clock_does_not_change_task_ages() {
 #[test]
 fn every_change_works_in_every_release() {
     for flavour in FLAVOURS {
-        for place in [web_address(), dns_address()] {
+        for address in [web_address(), dns_address()] {
             let mut lab = ActuatorLab::new(flavour);
-            assert_eq!(lab.send_and_wait(&place, Change::Start), ENDED_WELL, "{flavour:?}");
-            assert!(lab.is_running(&place));
-            assert_eq!(lab.live_status(&place).status, ObservedStatus::Known(RunState::Running));
-            if place.kind == GuestKind::Qemu {
+            assert_eq!(lab.send_and_wait(&address, Change::Start), ENDED_WELL, "{flavour:?}");
+            assert!(lab.is_running(&address));
+            assert_eq!(lab.live_status(&address).status, ObservedStatus::Known(RunState::Running));
+            if address.kind == GuestKind::Qemu {
                 lab.advance_time(100_000);
-                let before = lab.live_status(&place).uptime_secs.expect("an uptime");
-                assert_eq!(lab.send_and_wait(&place, Change::Reboot { timeout_secs: 30 }), ENDED_WELL, "{flavour:?}");
+                let before = lab.live_status(&address).uptime_secs.expect("an uptime");
+                assert_eq!(lab.send_and_wait(&address, Change::Reboot { timeout_secs: 30 }), ENDED_WELL, "{flavour:?}");
                 lab.advance_time(5_000);
-                assert!(lab.live_status(&place).uptime_secs.expect("an uptime") < before, "{flavour:?}");
+                assert!(lab.live_status(&address).uptime_secs.expect("an uptime") < before, "{flavour:?}");
             }
-            assert_eq!(lab.send_and_wait(&place, Change::Shutdown { timeout_secs: 30 }), ENDED_WELL, "{flavour:?}");
-            assert!(!lab.is_running(&place));
-            assert_eq!(lab.send_and_wait(&place, Change::Start), ENDED_WELL);
-            assert_eq!(lab.send_and_wait(&place, Change::Stop), ENDED_WELL);
-            assert_eq!(lab.live_status(&place).status, ObservedStatus::Known(RunState::Stopped));
-            assert_eq!(lab.send_change(&place, set_cores(4)), SendResult::Done, "{flavour:?}");
-            assert_eq!(lab.world.guest_truth(place.vmid.get()).expect("a guest").config["cores"], "4");
+            assert_eq!(lab.send_and_wait(&address, Change::Shutdown { timeout_secs: 30 }), ENDED_WELL, "{flavour:?}");
+            assert!(!lab.is_running(&address));
+            assert_eq!(lab.send_and_wait(&address, Change::Start), ENDED_WELL);
+            assert_eq!(lab.send_and_wait(&address, Change::Stop), ENDED_WELL);
+            assert_eq!(lab.live_status(&address).status, ObservedStatus::Known(RunState::Stopped));
+            assert_eq!(lab.send_change(&address, set_cores(4)), SendResult::Done, "{flavour:?}");
+            assert_eq!(lab.world.guest_truth(address.vmid.get()).expect("a guest").config["cores"], "4");
         }
     }
 }
@@ -274,17 +274,17 @@ fn every_change_works_in_every_release() {
 #[test]
 fn rejects_a_write_based_on_a_stale_config() {
     for flavour in FLAVOURS {
-        for place in [web_address(), dns_address()] {
+        for address in [web_address(), dns_address()] {
             let mut lab = ActuatorLab::new(flavour);
-            let revision = lab.live_config(&place).revision;
-            lab.world.apply_event(lab.now_ms, WorldEvent::Set(place.vmid.get(), "description".into(), "by hand".into()));
+            let revision = lab.live_config(&address).revision;
+            lab.world.apply_event(lab.now_ms, WorldEvent::Set(address.vmid.get(), "description".into(), "by hand".into()));
             let EnvResponse::Sent(SendResult::Rejected(cause)) =
-                lab.request(&EnvRequest::Send { address: place.clone(), change: set_cores(4), revision })
+                lab.request(&EnvRequest::Send { address: address.clone(), change: set_cores(4), revision })
             else {
                 panic!("a rejection")
             };
             assert_eq!(cause.kind, EnvFaultKind::ConfigChanged, "{flavour:?} {cause:?}");
-            assert_eq!(lab.world.guest_truth(place.vmid.get()).expect("a guest").config["cores"], "2");
+            assert_eq!(lab.world.guest_truth(address.vmid.get()).expect("a guest").config["cores"], "2");
         }
     }
 }
@@ -306,8 +306,8 @@ fn finds_a_guest_only_at_its_address() {
         for wrong in
             [address_on("pve2", GuestKind::Qemu, 100), address_on("pve1", GuestKind::Lxc, 100), address_on("pve1", GuestKind::Qemu, 999)]
         {
-            for ask in [EnvRequest::Status(wrong.clone()), EnvRequest::Config(wrong.clone())] {
-                assert!(matches!(lab.request(&ask), EnvResponse::GuestNotFound(_)), "{flavour:?} {ask:?}");
+            for request in [EnvRequest::Status(wrong.clone()), EnvRequest::Config(wrong.clone())] {
+                assert!(matches!(lab.request(&request), EnvResponse::GuestNotFound(_)), "{flavour:?} {request:?}");
             }
         }
         assert_eq!(lab.request(&EnvRequest::Locate(web_address().vmid)), EnvResponse::Located(Some(web_address())));
@@ -332,8 +332,8 @@ fn reports_cluster_quorum_and_nodes() {
         lab.advance_time(60_000);
         let EnvResponse::Cluster(membership) = lab.request(&EnvRequest::Cluster) else { panic!("a cluster") };
         assert!(membership.quorate && !membership.nodes[&NodeName::new("pve2").expect("a node")]);
-        let asked = lab.request(&EnvRequest::Status(dns_address()));
-        assert!(matches!(&asked, EnvResponse::Unreadable(cause) if cause.word.as_str() == "node-silent"), "{asked:?}");
+        let response = lab.request(&EnvRequest::Status(dns_address()));
+        assert!(matches!(&response, EnvResponse::Unreadable(cause) if cause.word.as_str() == "node-silent"), "{response:?}");
         lab.world.apply_event(lab.now_ms, WorldEvent::NodeDown("pve3".into()));
         lab.advance_time(60_000);
         let EnvResponse::Cluster(membership) = lab.request(&EnvRequest::Cluster) else { panic!("a cluster") };
@@ -343,20 +343,20 @@ fn reports_cluster_quorum_and_nodes() {
 
 #[test]
 fn finds_the_task_after_a_lost_response() {
-    let gone = || ResponseFault::After { status: 596, reason: "Connection timed out".into() };
+    let timed_out = || ResponseFault::After { status: 596, reason: "Connection timed out".into() };
     for flavour in FLAVOURS {
-        for place in [web_address(), dns_address()] {
-            for twist in [ResponseFault::LostAfter, gone(), ResponseFault::Truncated(5)] {
+        for address in [web_address(), dns_address()] {
+            for fault in [ResponseFault::LostAfter, timed_out(), ResponseFault::Truncated(5)] {
                 let mut lab = ActuatorLab::new(flavour);
-                lab.world.add_request_fault(RequestFault { method: Some("POST".into()), fault: Some(twist), ..RequestFault::default() });
-                let sent = lab.send_change(&place, Change::Start);
+                lab.world.add_request_fault(RequestFault { method: Some("POST".into()), fault: Some(fault), ..RequestFault::default() });
+                let sent = lab.send_change(&address, Change::Start);
                 assert!(matches!(sent, SendResult::MaybeExecuted(_)), "{flavour:?} {sent:?}");
-                let found = lab.own_tasks(&place, Change::Start);
+                let found = lab.own_tasks(&address, Change::Start);
                 assert_eq!(found.len(), 1, "{flavour:?}");
                 assert_eq!(lab.wait_for_task(&found[0]), ENDED_WELL);
-                assert!(lab.is_running(&place));
-                assert_eq!(lab.own_tasks(&place, Change::Stop), [], "another change");
-                assert_eq!(lab.own_tasks(&place, Change::Start), found, "even after it has ended");
+                assert!(lab.is_running(&address));
+                assert_eq!(lab.own_tasks(&address, Change::Stop), [], "another change");
+                assert_eq!(lab.own_tasks(&address, Change::Start), found, "even after it has ended");
             }
         }
     }
@@ -416,13 +416,13 @@ fn task_of_another_token_is_never_ours() {
 
 #[test]
 fn reports_task_ends() {
-    let ends = |twist: TaskFaultEffect, act: Option<WorldEvent>| {
+    let ends = |effect: TaskFaultEffect, event: Option<WorldEvent>| {
         let mut lab = ActuatorLab::new(Flavour::V9);
-        lab.world.add_task_fault(TaskFault { effect: Some(twist), ..TaskFault::default() });
+        lab.world.add_task_fault(TaskFault { effect: Some(effect), ..TaskFault::default() });
         let SendResult::Task(task) = lab.send_change(&web_address(), Change::Start) else { panic!("a task") };
-        if let Some(act) = act {
+        if let Some(event) = event {
             lab.advance_time(1_000);
-            lab.world.apply_event(lab.now_ms, act);
+            lab.world.apply_event(lab.now_ms, event);
         }
         lab.wait_for_task(&task)
     };

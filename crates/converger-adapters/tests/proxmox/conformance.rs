@@ -25,8 +25,8 @@ impl ObserverFixture for ProxmoxFixture {
     type Observer = ProxmoxObserver;
 
     fn set_up_world(&mut self, truth: &Observation) -> ProxmoxObserver {
-        let desk = scripted_proxmox(truth);
-        let server = start_server(move |seen| ServerReply::Answer(desk.respond(&seen.method, &seen.path)));
+        let proxmox = scripted_proxmox(truth);
+        let server = start_server(move |seen| ServerReply::Answer(proxmox.respond(&seen.method, &seen.path)));
         let endpoint = Endpoint::new(&server.url(), server.pinned_trust()).expect("an address");
         self.server = Some(server);
         let name = EnvironmentName::new("stage").expect("a name");
@@ -64,15 +64,15 @@ fn scripted_proxmox(truth: &Observation) -> ScriptedProxmox {
     let nodes: Vec<(&str, u8)> = truth.nodes.iter().map(|node| (node.name.as_str(), u8::from(node.online))).collect();
     let cluster = cluster_rows("stage", u8::from(truth.quorate), &nodes);
     let guests = truth.guests.iter().map(|row| (row.vmid.get(), scripted_guest(truth, row)));
-    let mut desk = ScriptedProxmox::with_guests(&cluster, guests);
-    desk.forbidden = truth.guests.iter().filter(|row| is_hidden(row)).map(|row| row.vmid.get()).collect::<BTreeSet<_>>();
+    let mut proxmox = ScriptedProxmox::with_guests(&cluster, guests);
+    proxmox.forbidden = truth.guests.iter().filter(|row| is_hidden(row)).map(|row| row.vmid.get()).collect::<BTreeSet<_>>();
     if !truth.complete {
         // A guest exists that the list does not show.
         let hidden = ScriptedGuest { kind: "qemu", node: "n1".into(), listed: None, own: None, current: "{}".into(), pending: "[]".into() };
-        desk.guests.insert(101, hidden);
-        desk.forbidden.insert(101);
+        proxmox.guests.insert(101, hidden);
+        proxmox.forbidden.insert(101);
     }
-    desk
+    proxmox
 }
 
 fn is_hidden(row: &ObservedGuest) -> bool {

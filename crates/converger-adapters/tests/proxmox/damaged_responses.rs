@@ -67,9 +67,9 @@ fn damaged_responses_never_panic() {
         let status = *rng.pick(&[200, 200, 200, 400, 401, 403, 500, 595, 596, 0, 999]).expect("a status");
         let answer = HttpResponse { status, reason: rng.pick_word(HOSTILE_TEXTS).to_owned(), body };
         let command = &commands[rng.index(commands.len())];
-        let shown = std::panic::catch_unwind(|| decode(command, &answer).map_err(|failure| failure.to_string()));
-        let shown = shown.unwrap_or_else(|_| panic!("seed {SEED} case {case}: {command:?} {answer:?}"));
-        if let Err(text) = shown {
+        let decoded = std::panic::catch_unwind(|| decode(command, &answer).map_err(|failure| failure.to_string()));
+        let decoded = decoded.unwrap_or_else(|_| panic!("seed {SEED} case {case}: {command:?} {answer:?}"));
+        if let Err(text) = decoded {
             assert!(!text.contains(|own: char| own.is_control()), "seed {SEED} case {case}: {text:?}");
         }
     }
@@ -80,15 +80,15 @@ fn damaged_list_never_makes_a_guest_run_or_vanish() {
     let mut rng = Rng::new(SEED);
     let rows = format!("[{}]", (100..104).filter_map(|vmid| stopped_guest(vmid, "n1").listed).collect::<Vec<_>>().join(","));
     for case in 0..2_000 {
-        let desk = ScriptedProxmox::with_guests(STANDALONE_NODE, (100..104).map(|vmid| (vmid, stopped_guest(vmid, "n1"))));
+        let proxmox = ScriptedProxmox::with_guests(STANDALONE_NODE, (100..104).map(|vmid| (vmid, stopped_guest(vmid, "n1"))));
         let whole = format!(r#"{{"success":1,"data":{rows}}}"#);
         let damaged = HttpResponse { body: mutate(&whole, &mut rng), ..success_response("") };
         let text = String::from_utf8_lossy(&damaged.body).into_owned();
-        let desk = desk.with_override("resources?type=vm", vec![damaged]);
-        let Ok(taken) = take_reading(&desk, &[100, 101, 102, 103], &ReadSet::Declared([].into()), None) else { continue };
+        let proxmox = proxmox.with_override("resources?type=vm", vec![damaged]);
+        let Ok(reading) = take_reading(&proxmox, &[100, 101, 102, 103], &ReadSet::Declared([].into()), None) else { continue };
         for vmid in 100..104 {
-            let row = taken.observation.find(Vmid::new(vmid).expect("an id"));
-            assert!(row.is_some() || !taken.observation.complete, "seed {SEED} case {case}: guest {vmid} vanished in {text}");
+            let row = reading.observation.find(Vmid::new(vmid).expect("an id"));
+            assert!(row.is_some() || !reading.observation.complete, "seed {SEED} case {case}: guest {vmid} vanished in {text}");
             // Damage can turn a state into another one, but only if its word occurs in the text.
             let is_running = row.is_some_and(|row| matches!(&row.status, ObservedStatus::Known(state) if state.word() == "running"));
             assert!(!is_running || text.contains("running"), "{text}");
@@ -109,14 +109,14 @@ fn g16_foreign_text_stays_in_its_field() {
                 r#"[{{"key":"name","value":{name}}},{{"key":"description","value":{name}}},{{"key":{name},"pending":{name}}},{{"key":"digest","value":"0fe8"}}]"#
             );
             let current = format!(r#"{{"status":"stopped","name":{name},"ha":{{"managed":0}}}}"#);
-            let desk = ScriptedProxmox::with_guests(
+            let proxmox = ScriptedProxmox::with_guests(
                 STANDALONE_NODE,
                 [(100, ScriptedGuest { listed: Some(row), pending, current, ..stopped_guest(100, "n1") })],
             );
-            let taken = take_reading(&desk, &[100], &ReadSet::Everything, None).expect("a reading");
-            let row = taken.observation.find(Vmid::new(100).expect("an id")).expect("listed");
+            let reading = take_reading(&proxmox, &[100], &ReadSet::Everything, None).expect("a reading");
+            let row = reading.observation.find(Vmid::new(100).expect("an id")).expect("listed");
             assert_eq!(row.name.as_deref(), Some(*hostile));
-            let paths: Vec<String> = desk.requests();
+            let paths: Vec<String> = proxmox.requests();
             assert!(paths.iter().all(|path| path.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ')), "{paths:?}");
             assert!(requests.contains(&paths.len()), "no text causes further requests: {paths:?}");
         }

@@ -127,7 +127,7 @@ pub(crate) fn start_server_with(
         connections: Arc::default(),
         runtime: None,
     };
-    let desk = HttpsConnection {
+    let connection = HttpsConnection {
         acceptor: TlsAcceptor::from(Arc::new(config)),
         handler: Arc::new(handler),
         seen: server.received.clone(),
@@ -139,7 +139,7 @@ pub(crate) fn start_server_with(
         let listener = TcpListener::from_std(listener).expect("a listener");
         while let Ok((stream, _)) = listener.accept().await {
             connections.fetch_add(1, Ordering::SeqCst);
-            tokio::spawn(desk.clone().serve_connection(stream));
+            tokio::spawn(connection.clone().serve_connection(stream));
         }
     });
     server.runtime = Some(runtime);

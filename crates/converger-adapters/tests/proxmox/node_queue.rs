@@ -30,8 +30,8 @@ impl SlowNode {
     }
 
     fn change_times(&self) -> Vec<u64> {
-        let asked = self.requests.lock().expect("unpoisoned");
-        asked.iter().filter(|(method, _)| *method != HttpMethod::Get).map(|(_, at)| *at).collect()
+        let requests = self.requests.lock().expect("unpoisoned");
+        requests.iter().filter(|(method, _)| *method != HttpMethod::Get).map(|(_, at)| *at).collect()
     }
 
     fn reading_count(&self) -> usize {
@@ -119,8 +119,8 @@ fn changes_precede_waiting_reads() {
         let changes = future::join(send_change(&session), send_change(&session));
         let (_, (first, second)) = future::join(readings, changes).await;
         assert_eq!((first.cause, second.cause), (FailureCause::NodeUnreachable, FailureCause::NodeUnreachable), "both were sent");
-        let asked = slow.requests.lock().expect("unpoisoned").iter().map(|(method, _)| *method).collect::<Vec<_>>();
-        assert_eq!(asked[..4], [HttpMethod::Get, HttpMethod::Get, HttpMethod::Post, HttpMethod::Post], "{asked:?}");
+        let methods = slow.requests.lock().expect("unpoisoned").iter().map(|(method, _)| *method).collect::<Vec<_>>();
+        assert_eq!(methods[..4], [HttpMethod::Get, HttpMethod::Get, HttpMethod::Post, HttpMethod::Post], "{methods:?}");
         assert_eq!((slow.change_times(), slow.concurrent_max()), (vec![1, 1], REQUESTS_PER_NODE_MAX));
         assert_eq!(slow.began.elapsed().as_secs(), 4, "eight reads, two at once");
     });
@@ -132,12 +132,12 @@ fn acquired_permit_sends_at_once_and_is_released_unused() {
     run_on_paused_time(async {
         let slow = SlowNode::with_delay_secs(3);
         let session = ProxmoxSession::new(slow.clone());
-        let turn = session.acquire_permit(Some(guest_path().node)).await.expect("there is room");
+        let permit = session.acquire_permit(Some(guest_path().node)).await.expect("there is room");
         let readings = future::join_all((0..4).map(|_| send_reading(&session)));
         let later = async {
             tokio::time::sleep(Duration::from_secs(4)).await;
             session
-                .call_with_permit(turn, &ProxmoxCommand::Write(ProxmoxWrite::Stop(guest_path())))
+                .call_with_permit(permit, &ProxmoxCommand::Write(ProxmoxWrite::Stop(guest_path())))
                 .await
                 .expect_err("the node is unreachable")
         };

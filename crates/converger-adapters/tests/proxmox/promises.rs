@@ -22,8 +22,11 @@ fn guest_path() -> GuestPath {
     GuestPath { node: node_name("n1"), kind: GuestKind::Qemu, vmid: Vmid::new(100).expect("an id") }
 }
 
-fn test_actuator(desk: ScriptedProxmox) -> ProxmoxActuator<ScriptedProxmox> {
-    ProxmoxActuator::new(ProxmoxSession::new(desk), CallerIdentity { token: TokenId::new("svc@pve!probe").expect("an id"), cluster: None })
+fn test_actuator(proxmox: ScriptedProxmox) -> ProxmoxActuator<ScriptedProxmox> {
+    ProxmoxActuator::new(
+        ProxmoxSession::new(proxmox),
+        CallerIdentity { token: TokenId::new("svc@pve!probe").expect("an id"), cluster: None },
+    )
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -32,9 +35,9 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 /// Gives `before` and `after` as the responses to the two reads, and checks the promise ten seconds later.
 fn judge_promise_from(write: &ProxmoxWrite, before: HttpResponse, after: HttpResponse) -> PromiseCheck {
-    let hand = test_actuator(ScriptedProxmox::default().with_override("", vec![before, after]));
-    let promise = write.promise(&block_on(hand.read_promise(write)));
-    promise.check(&block_on(hand.read_promise(write)), 10)
+    let actuator = test_actuator(ScriptedProxmox::default().with_override("", vec![before, after]));
+    let promise = write.promise(&block_on(actuator.read_promise(write)));
+    promise.check(&block_on(actuator.read_promise(write)), 10)
 }
 
 /// Like [`judge_promise_from`], without a usable first response.
@@ -44,29 +47,29 @@ fn judge_promise(write: &ProxmoxWrite, after: &HttpResponse) -> PromiseCheck {
 
 /// The paths that are read to check a promise.
 fn requested_paths(write: &ProxmoxWrite) -> Vec<String> {
-    let desk = ScriptedProxmox::default().with_override("", vec![raw_response(595, "No route to host")]);
-    block_on(test_actuator(desk.clone()).read_promise(write));
-    desk.requests()
+    let proxmox = ScriptedProxmox::default().with_override("", vec![raw_response(595, "No route to host")]);
+    block_on(test_actuator(proxmox.clone()).read_promise(write));
+    proxmox.requests()
 }
 
-fn status_response(word: &str) -> HttpResponse {
-    success_response(&format!(r#"{{"status":"{word}","qmpstatus":"{word}","ha":{{"managed":0}}}}"#))
+fn status_response(status: &str) -> HttpResponse {
+    success_response(&format!(r#"{{"status":"{status}","qmpstatus":"{status}","ha":{{"managed":0}}}}"#))
 }
 
 fn gone_response() -> HttpResponse {
     failure_response("500", "Configuration file 'nodes/n1/qemu-server/100.conf' does not exist")
 }
 
-fn is_kept(kept: &PromiseCheck) -> bool {
-    matches!(kept, PromiseCheck::Kept(_))
+fn is_kept(check: &PromiseCheck) -> bool {
+    matches!(check, PromiseCheck::Kept(_))
 }
 
-fn is_not_kept(kept: &PromiseCheck) -> bool {
-    matches!(kept, PromiseCheck::NotKept(_))
+fn is_not_kept(check: &PromiseCheck) -> bool {
+    matches!(check, PromiseCheck::NotKept(_))
 }
 
-fn is_unclear(kept: &PromiseCheck) -> bool {
-    matches!(kept, PromiseCheck::Unclear(_))
+fn is_unclear(check: &PromiseCheck) -> bool {
+    matches!(check, PromiseCheck::Unclear(_))
 }
 
 #[test]
@@ -97,15 +100,15 @@ fn config_promise_is_kept_in_effect_or_pending() {
         let digest = r#"{"key":"digest","value":"0fe9"}"#;
         success_response(&format!(r#"[{digest},{{"key":"cores",{cores}}},{{"key":"tags","value":"a"}}{rest}]"#))
     };
-    let waits = |kept: &PromiseCheck, fields: &[&str]| {
-        let words = Fact::Words(fields.iter().map(|field| (*field).into()).collect());
-        is_kept(kept) && kept.evidence().get("pending_restart") == Some(&words)
+    let has_pending = |check: &PromiseCheck, fields: &[&str]| {
+        let expected = Fact::Words(fields.iter().map(|field| (*field).into()).collect());
+        is_kept(check) && check.evidence().get("pending_restart") == Some(&expected)
     };
     let now = judge_promise(&write, &items(r#""value":4"#, ""));
     assert!(is_kept(&now) && now.evidence().get("pending_restart").is_none(), "{now:?}");
-    assert!(waits(&judge_promise(&write, &items(r#""value":2,"pending":4"#, "")), &["cores"]));
+    assert!(has_pending(&judge_promise(&write, &items(r#""value":2,"pending":4"#, "")), &["cores"]));
     let both = r#",{"key":"balloon","value":64,"delete":1}"#;
-    assert!(waits(&judge_promise(&write, &items(r#""value":2,"pending":4"#, both)), &["cores", "balloon"]));
+    assert!(has_pending(&judge_promise(&write, &items(r#""value":2,"pending":4"#, both)), &["cores", "balloon"]));
     for (cores, rest) in [
         (r#""value":2"#, ""),
         (r#""value":4,"pending":2"#, ""),
@@ -161,9 +164,9 @@ fn clone_promise_is_kept_once_unlocked() {
     assert!(is_not_kept(&copied(success_response(r#"[{"key":"digest","value":"0f"},{"key":"name","value":"other"}]"#))));
     assert!(is_not_kept(&copied(not_yet())));
     assert!(is_unclear(&copied(raw_response(596, ""))));
-    let there = || success_response(r#"[{"key":"digest","value":"0f"},{"key":"name","value":"copy"}]"#);
-    assert!(is_unclear(&judge_promise_from(&write, there(), there())), "the id was taken before");
-    assert!(is_unclear(&judge_promise(&write, &there())), "the id was not checked before");
+    let present_response = || success_response(r#"[{"key":"digest","value":"0f"},{"key":"name","value":"copy"}]"#);
+    assert!(is_unclear(&judge_promise_from(&write, present_response(), present_response())), "the id was taken before");
+    assert!(is_unclear(&judge_promise(&write, &present_response())), "the id was not checked before");
 }
 
 #[test]
@@ -194,19 +197,20 @@ fn empty_cluster() -> ScriptedProxmox {
 
 #[test]
 fn g2_deleted_guest_is_gone_and_missing_responses_prove_nothing() {
-    let kept =
-        |desk: ScriptedProxmox| Promise::Gone.check(&block_on(test_actuator(desk).read_promise(&ProxmoxWrite::Delete(guest_path()))), 0);
-    assert!(is_kept(&kept(empty_cluster())));
-    let still = ScriptedProxmox { guests: [(100, scripted_proxmox::stopped_guest(100, "n1"))].into(), ..empty_cluster() };
-    assert!(is_not_kept(&kept(still.clone())));
+    let judge = |proxmox: ScriptedProxmox| {
+        Promise::Gone.check(&block_on(test_actuator(proxmox).read_promise(&ProxmoxWrite::Delete(guest_path()))), 0)
+    };
+    assert!(is_kept(&judge(empty_cluster())));
+    let still_present = ScriptedProxmox { guests: [(100, scripted_proxmox::stopped_guest(100, "n1"))].into(), ..empty_cluster() };
+    assert!(is_not_kept(&judge(still_present.clone())));
     assert!(
-        is_not_kept(&kept(still.clone().with_override("nextid?vmid=100", vec![success_response("\"100\"")]))),
+        is_not_kept(&judge(still_present.clone().with_override("nextid?vmid=100", vec![success_response("\"100\"")]))),
         "the list of ids can be empty without an error"
     );
     let elsewhere = || ScriptedProxmox { guests: [(100, scripted_proxmox::stopped_guest(100, "n2"))].into(), ..empty_cluster() };
-    assert!(is_unclear(&kept(elsewhere())), "its id is taken: it may have moved, or another guest has its id");
+    assert!(is_unclear(&judge(elsewhere())), "its id is taken: it may have moved, or another guest has its id");
     let blind = elsewhere().with_override("nextid?vmid=100", vec![success_response("\"100\"")]);
-    assert!(is_not_kept(&kept(blind)), "it is on the other node, whatever the list of ids says");
+    assert!(is_not_kept(&judge(blind)), "it is on the other node, whatever the list of ids says");
     for (path, answer) in [
         ("n1/qemu/100/status/current", raw_response(595, "No route to host")),
         ("n1/qemu/100/status/current", failure_response("\"403\"", "Permission check failed (/vms/100, VM.Audit)")),
@@ -215,44 +219,44 @@ fn g2_deleted_guest_is_gone_and_missing_responses_prove_nothing() {
         ("permissions?path=%2Fvms%2F100", success_response("{}")),
         ("cluster/status", raw_response(596, "")),
     ] {
-        assert!(is_unclear(&kept(empty_cluster().with_override(path, vec![answer]))), "{path}");
+        assert!(is_unclear(&judge(empty_cluster().with_override(path, vec![answer]))), "{path}");
     }
 }
 
 #[test]
 fn g2_nothing_is_gone_without_quorum_before_and_after() {
-    let kept = |clusters: &[(u8, &[(&str, u8)])]| {
-        let told = clusters.iter().map(|(quorate, nodes)| success_response(&cluster_rows("house", *quorate, nodes)));
-        let desk = empty_cluster().with_override("cluster/status", told.collect());
-        Promise::Gone.check(&block_on(test_actuator(desk).read_promise(&ProxmoxWrite::Delete(guest_path()))), 0)
+    let judge = |clusters: &[(u8, &[(&str, u8)])]| {
+        let responses = clusters.iter().map(|(quorate, nodes)| success_response(&cluster_rows("house", *quorate, nodes)));
+        let proxmox = empty_cluster().with_override("cluster/status", responses.collect());
+        Promise::Gone.check(&block_on(test_actuator(proxmox).read_promise(&ProxmoxWrite::Delete(guest_path()))), 0)
     };
     let both: &[(&str, u8)] = &[("n1", 1), ("n2", 1)];
-    assert!(is_kept(&kept(&[(1, both)])));
-    assert!(is_unclear(&kept(&[(0, both)])), "never");
-    assert!(is_unclear(&kept(&[(1, both), (0, both)])), "quorum was lost in the meantime");
-    assert!(is_unclear(&kept(&[(1, both), (1, &[("n1", 1), ("n2", 0)])])), "a node went offline");
-    assert!(is_unclear(&kept(&[(1, both), (1, &[("n1", 1), ("n2", 1), ("n3", 1)])])), "a node joined that was not asked");
-    assert!(is_unclear(&kept(&[(1, &[("n1", 1), ("n2", 0)])])), "an offline node may have it");
+    assert!(is_kept(&judge(&[(1, both)])));
+    assert!(is_unclear(&judge(&[(0, both)])), "never");
+    assert!(is_unclear(&judge(&[(1, both), (0, both)])), "quorum was lost in the meantime");
+    assert!(is_unclear(&judge(&[(1, both), (1, &[("n1", 1), ("n2", 0)])])), "a node went offline");
+    assert!(is_unclear(&judge(&[(1, both), (1, &[("n1", 1), ("n2", 1), ("n3", 1)])])), "a node joined that was not asked");
+    assert!(is_unclear(&judge(&[(1, &[("n1", 1), ("n2", 0)])])), "an offline node may have it");
 }
 
 #[test]
 fn g2_another_cluster_proves_no_absence() {
     let caller = CallerIdentity { token: TokenId::new("svc@pve!probe").expect("an id"), cluster: Some("garden".into()) };
-    let hand = ProxmoxActuator::new(ProxmoxSession::new(empty_cluster()), caller);
-    assert!(is_unclear(&Promise::Gone.check(&block_on(hand.read_promise(&ProxmoxWrite::Delete(guest_path()))), 0)));
+    let actuator = ProxmoxActuator::new(ProxmoxSession::new(empty_cluster()), caller);
+    assert!(is_unclear(&Promise::Gone.check(&block_on(actuator.read_promise(&ProxmoxWrite::Delete(guest_path()))), 0)));
 }
 
 #[test]
 fn reboot_promise_is_kept_by_a_reset_uptime() {
     let write = ProxmoxWrite::RebootQemu { node: node_name("n1"), vmid: guest_path().vmid, timeout_secs: 5 };
     let runs = |uptime: &str| success_response(&format!(r#"{{"status":"running","qmpstatus":"running","ha":{{"managed":0}}{uptime}}}"#));
-    let kept = |before: HttpResponse, after: HttpResponse| judge_promise_from(&write, before, after);
-    assert!(is_kept(&kept(runs(",\"uptime\":70"), runs(",\"uptime\":\"9\""))));
-    assert!(is_kept(&kept(runs(",\"uptime\":3"), runs(",\"uptime\":8"))), "ten seconds have passed, and its uptime is eight");
-    assert!(is_not_kept(&kept(runs(",\"uptime\":70"), runs(",\"uptime\":80"))), "it ran all the time");
-    assert!(is_not_kept(&kept(runs(",\"uptime\":70"), status_response("stopped"))), "it is down and not up again");
-    assert!(is_unclear(&kept(runs(",\"uptime\":70"), runs(""))));
-    assert!(is_unclear(&kept(runs(",\"uptime\":70"), raw_response(595, "No route to host"))));
-    assert!(is_unclear(&kept(status_response("stopped"), runs(",\"uptime\":9"))), "it did not run before");
-    assert!(is_unclear(&kept(raw_response(596, ""), runs(",\"uptime\":9"))));
+    let judge = |before: HttpResponse, after: HttpResponse| judge_promise_from(&write, before, after);
+    assert!(is_kept(&judge(runs(",\"uptime\":70"), runs(",\"uptime\":\"9\""))));
+    assert!(is_kept(&judge(runs(",\"uptime\":3"), runs(",\"uptime\":8"))), "ten seconds have passed, and its uptime is eight");
+    assert!(is_not_kept(&judge(runs(",\"uptime\":70"), runs(",\"uptime\":80"))), "it ran all the time");
+    assert!(is_not_kept(&judge(runs(",\"uptime\":70"), status_response("stopped"))), "it is down and not up again");
+    assert!(is_unclear(&judge(runs(",\"uptime\":70"), runs(""))));
+    assert!(is_unclear(&judge(runs(",\"uptime\":70"), raw_response(595, "No route to host"))));
+    assert!(is_unclear(&judge(status_response("stopped"), runs(",\"uptime\":9"))), "it did not run before");
+    assert!(is_unclear(&judge(raw_response(596, ""), runs(",\"uptime\":9"))));
 }

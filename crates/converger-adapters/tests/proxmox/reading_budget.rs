@@ -39,8 +39,8 @@ impl ProxmoxTransport for SlowScriptedProxmox {
 const GUESTS: u32 = 2_000;
 
 fn large_proxmox() -> SlowScriptedProxmox {
-    let desk = ScriptedProxmox::with_guests(STANDALONE_NODE, (100..100 + GUESTS).map(|vmid| (vmid, stopped_guest(vmid, "n1"))));
-    SlowScriptedProxmox { proxmox: desk, delay: Duration::ZERO, bytes: 0, too_large: false }
+    let proxmox = ScriptedProxmox::with_guests(STANDALONE_NODE, (100..100 + GUESTS).map(|vmid| (vmid, stopped_guest(vmid, "n1"))));
+    SlowScriptedProxmox { proxmox, delay: Duration::ZERO, bytes: 0, too_large: false }
 }
 
 fn take_reading(burden: &SlowScriptedProxmox, bounds: RequestLimits) -> Result<ProxmoxReading, ReadingError> {
@@ -57,40 +57,40 @@ fn check_refused(
     burden: &SlowScriptedProxmox,
     bounds: RequestLimits,
     code: FailureCode,
-    said: &str,
+    message: &str,
     requests: std::ops::RangeInclusive<usize>,
 ) {
     let unread = take_reading(burden, bounds).expect_err("no partial observation");
-    assert_eq!((unread.code(), unread.to_string().as_str()), (code, said));
+    assert_eq!((unread.code(), unread.to_string().as_str()), (code, message));
     assert!(unread.remedy().contains("declare its guests in several files"), "{}", unread.remedy());
-    let asked = burden.proxmox.requests().len();
-    assert!(requests.contains(&asked), "{asked} requests");
+    let request_count = burden.proxmox.requests().len();
+    assert!(requests.contains(&request_count), "{request_count} requests");
 }
 
 #[test]
 fn gives_up_an_observation_that_takes_too_long() {
     let slow = SlowScriptedProxmox { delay: Duration::from_secs(59), ..large_proxmox() };
     // 15 minutes and one more response; all responses would have taken two and a half days.
-    let said = "desk: the whole environment cannot be read: the observation took longer than 900 s";
-    check_refused(&slow, RequestLimits::default(), FailureCode::ReadingTooSlow, said, 16..=17);
+    let message = "desk: the whole environment cannot be read: the observation took longer than 900 s";
+    check_refused(&slow, RequestLimits::default(), FailureCode::ReadingTooSlow, message, 16..=17);
 }
 
 #[test]
 fn gives_up_an_observation_that_grows_too_large() {
     let large = SlowScriptedProxmox { bytes: 1 << 20, ..large_proxmox() };
     let bounds = RequestLimits { reading_bytes_max: 8 << 20, ..RequestLimits::default() };
-    let said = "desk: the whole environment cannot be read: the responses of one observation exceed 8 MiB in total";
-    check_refused(&large, bounds, FailureCode::ReadingTooLarge, said, 9..=10);
+    let message = "desk: the whole environment cannot be read: the responses of one observation exceed 8 MiB in total";
+    check_refused(&large, bounds, FailureCode::ReadingTooLarge, message, 9..=10);
 }
 
 #[test]
 fn oversized_responses_count_against_the_budget() {
-    let said = "desk: the whole environment cannot be read: the responses of one observation exceed 512 MiB in total";
+    let message = "desk: the whole environment cannot be read: the responses of one observation exceed 512 MiB in total";
     check_refused(
         &SlowScriptedProxmox { too_large: true, ..large_proxmox() },
         RequestLimits::default(),
         FailureCode::ReadingTooLarge,
-        said,
+        message,
         10..=12,
     );
 }
@@ -98,9 +98,9 @@ fn oversized_responses_count_against_the_budget() {
 #[test]
 fn reads_thousands_of_guests_within_the_budget() {
     let usual = SlowScriptedProxmox { delay: Duration::from_millis(100), bytes: 8 << 10, ..large_proxmox() };
-    let taken = take_reading(&usual, RequestLimits::default()).expect("a reading");
-    assert_eq!(taken.observation.guests.len(), GUESTS as usize);
-    assert!(taken.observation.quorate && taken.notes.is_empty());
+    let reading = take_reading(&usual, RequestLimits::default()).expect("a reading");
+    assert_eq!(reading.observation.guests.len(), GUESTS as usize);
+    assert!(reading.observation.quorate && reading.notes.is_empty());
 }
 
 #[test]

@@ -101,9 +101,9 @@ fn write_reading(reading: &Scoped) -> Vec<u8> {
 }
 
 /// Takes an observation, writes it and reads it back.
-fn check_round_trip(desk: &ScriptedProxmox, needs: &ReadSet, case: &str) -> Scoped {
-    let taken = take_reading(desk, &[100], needs, None).unwrap_or_else(|unread| panic!("{case}: {unread}"));
-    let reading = taken.observation.into_scoped(&scope_of(&[100]));
+fn check_round_trip(proxmox: &ScriptedProxmox, needs: &ReadSet, case: &str) -> Scoped {
+    let proxmox_reading = take_reading(proxmox, &[100], needs, None).unwrap_or_else(|unread| panic!("{case}: {unread}"));
+    let reading = proxmox_reading.observation.into_scoped(&scope_of(&[100]));
     let bytes = write_reading(&reading);
     let shown = || String::from_utf8_lossy(&bytes).into_owned();
     let again = observe::parse(&bytes).unwrap_or_else(|faults| panic!("{case}\n{faults:#?}\n{}", shown()));
@@ -121,8 +121,8 @@ fn any_observation_round_trips() {
         let kind = ["qemu", "lxc"][rng.index(2)];
         let guest = odd_guest(&mut rng, kind);
         let needs = if rng.index(4) == 0 { ReadSet::Declared([].into()) } else { ReadSet::Everything };
-        let said = format!("seed {SEED} case {case}: {guest:?}");
-        let reading = check_round_trip(&ScriptedProxmox::with_guests(STANDALONE_NODE, [(100, guest)]), &needs, &said);
+        let context = format!("seed {SEED} case {case}: {guest:?}");
+        let reading = check_round_trip(&ScriptedProxmox::with_guests(STANDALONE_NODE, [(100, guest)]), &needs, &context);
         known += usize::from(matches!(reading.guests[0].status, ObservedStatus::Known(_)));
     }
     assert!((CASES / 10..CASES * 9 / 10).contains(&known), "{known} of {CASES} are known: the random cases are one-sided");
@@ -142,9 +142,9 @@ fn read_back_with_item(item: &str) -> (String, Vec<String>, Vec<String>) {
         ObservedStatus::Unknown(cause) => cause.as_deref().unwrap_or("none").to_owned(),
     };
     let tags = row.tags.as_ref().into_option().map(|tags| tags.iter().map(str::to_owned).collect()).unwrap_or_default();
-    let waits =
+    let pending_keys =
         row.pending.as_ref().into_option().map(|list| list.iter().map(|entry| entry.key().to_owned()).collect()).unwrap_or_default();
-    (status, tags, waits)
+    (status, tags, pending_keys)
 }
 
 #[test]
@@ -160,8 +160,8 @@ fn g3_invalid_tag_leaves_the_guest_unknown() {
         let (status, ..) = read_back_with_item(&format!(r#"{{"key":"tags","value":"{tags}"}}"#));
         assert_eq!(status, "config-not-understood", "{tags}");
         let listed = stopped_guest(100, "n1").listed.map(|row| row.replace("\"template\":0", &format!("\"tags\":\"{tags}\"")));
-        let desk = ScriptedProxmox::with_guests(STANDALONE_NODE, [(100, ScriptedGuest { listed, ..stopped_guest(100, "n1") })]);
-        let reading = check_round_trip(&desk, &ReadSet::Declared([].into()), tags);
+        let proxmox = ScriptedProxmox::with_guests(STANDALONE_NODE, [(100, ScriptedGuest { listed, ..stopped_guest(100, "n1") })]);
+        let reading = check_round_trip(&proxmox, &ReadSet::Declared([].into()), tags);
         assert_eq!(reading.guests[0].status, ObservedStatus::Unknown(Some("answer-malformed".into())), "{tags}");
     }
 }
@@ -193,16 +193,16 @@ fn unknown_value_round_trips_unchanged() {
 
 #[test]
 fn g12_unreadable_pending_change_survives_a_round_trip() {
-    let (status, _, waits) = read_back_with_item(r#"{"key":"cores","value":1,"pending":"many"}"#);
-    assert_eq!((status.as_str(), waits), ("stopped", vec!["cores".to_owned()]));
+    let (status, _, pending_keys) = read_back_with_item(r#"{"key":"cores","value":1,"pending":"many"}"#);
+    assert_eq!((status.as_str(), pending_keys), ("stopped", vec!["cores".to_owned()]));
 }
 
 #[test]
 fn g1_null_guard_in_the_list_is_not_off() {
     for key in ["lock", "tags", "hastate", "template"] {
         let listed = stopped_guest(100, "n1").listed.map(|row| row.replace("\"template\":0", &format!("\"{key}\":null")));
-        let desk = ScriptedProxmox::with_guests(STANDALONE_NODE, [(100, ScriptedGuest { listed, ..stopped_guest(100, "n1") })]);
-        let reading = check_round_trip(&desk, &ReadSet::Declared([].into()), key);
+        let proxmox = ScriptedProxmox::with_guests(STANDALONE_NODE, [(100, ScriptedGuest { listed, ..stopped_guest(100, "n1") })]);
+        let reading = check_round_trip(&proxmox, &ReadSet::Declared([].into()), key);
         assert_eq!(reading.guests[0].status, ObservedStatus::Unknown(Some("answer-malformed".into())), "{key}");
     }
     let current = stopped_guest(100, "n1").current.replace("\"ha\"", "\"lock\":null,\"ha\"");
@@ -217,17 +217,18 @@ fn g1_null_guard_in_the_list_is_not_off() {
 #[test]
 fn unrepresentable_number_makes_a_guest_unknown() {
     let listed = stopped_guest(100, "n1").listed.map(|row| row.replace("536870912", "9007199254740992"));
-    let desk = ScriptedProxmox::with_guests(STANDALONE_NODE, [(100, ScriptedGuest { listed, ..stopped_guest(100, "n1") })]);
-    let reading = check_round_trip(&desk, &ReadSet::Everything, "maxmem");
+    let proxmox = ScriptedProxmox::with_guests(STANDALONE_NODE, [(100, ScriptedGuest { listed, ..stopped_guest(100, "n1") })]);
+    let reading = check_round_trip(&proxmox, &ReadSet::Everything, "maxmem");
     assert_eq!(reading.guests[0].status, ObservedStatus::Unknown(Some("answer-malformed".into())));
 }
 
 #[test]
 fn g2_cause_of_an_unlisted_guest_survives_recording() {
-    let mut desk = ScriptedProxmox::with_guests(STANDALONE_NODE, [(100, stopped_guest(100, "n1")), (101, stopped_guest(101, "n1"))]);
-    desk.forbidden = [101, 102].into();
+    let mut proxmox = ScriptedProxmox::with_guests(STANDALONE_NODE, [(100, stopped_guest(100, "n1")), (101, stopped_guest(101, "n1"))]);
+    proxmox.forbidden = [101, 102].into();
     let ids = scope_of(&[100, 101, 102, 103]);
-    let reading = take_reading(&desk, &[100, 101, 102, 103], &ReadSet::Everything, None).expect("a reading").observation.into_scoped(&ids);
+    let reading =
+        take_reading(&proxmox, &[100, 101, 102, 103], &ReadSet::Everything, None).expect("a reading").observation.into_scoped(&ids);
     let cause = |reading: &Scoped, vmid: u64| {
         let vmid = Vmid::new(vmid).expect("an id");
         match reading.presence(vmid, reading.find(vmid)) {

@@ -39,7 +39,7 @@ fn decodes_done_and_task_responses() {
 
 #[test]
 fn decodes_task_ends() {
-    let ended = |row: &str| {
+    let task_state = |row: &str| {
         let Ok(ProxmoxEvent::Task(state)) = decode_read(ProxmoxRead::TaskStatus(Upid::new(UPID).expect("an id")), &success_response(row))
         else {
             panic!("{row}")
@@ -47,21 +47,24 @@ fn decodes_task_ends() {
         state
     };
     let failed = |cause, text: &str| ProxmoxTaskState::Failed { cause, text: text.into() };
-    assert_eq!(ended(r#"{"status":"running","pid":5}"#), ProxmoxTaskState::Running);
-    assert_eq!(ended(r#"{"status":"stopped","exitstatus":"OK"}"#), ProxmoxTaskState::Ended { warnings: 0 });
-    assert_eq!(ended(r#"{"status":"stopped","exitstatus":"WARNINGS: 3"}"#), ProxmoxTaskState::Ended { warnings: 3 });
+    assert_eq!(task_state(r#"{"status":"running","pid":5}"#), ProxmoxTaskState::Running);
+    assert_eq!(task_state(r#"{"status":"stopped","exitstatus":"OK"}"#), ProxmoxTaskState::Ended { warnings: 0 });
+    assert_eq!(task_state(r#"{"status":"stopped","exitstatus":"WARNINGS: 3"}"#), ProxmoxTaskState::Ended { warnings: 3 });
     let already = "VM 100 already running";
-    assert_eq!(ended(&format!(r#"{{"status":"stopped","exitstatus":"{already}"}}"#)), failed(FailureCause::AlreadyRunning, already));
-    assert_eq!(ended(r#"{"status":"stopped","exitstatus":"unexpected status"}"#), failed(FailureCause::TaskKilled, "unexpected status"));
-    assert_eq!(ended(r#"{"status":"stopped"}"#), failed(FailureCause::TaskKilled, "no exit status"));
+    assert_eq!(task_state(&format!(r#"{{"status":"stopped","exitstatus":"{already}"}}"#)), failed(FailureCause::AlreadyRunning, already));
+    assert_eq!(
+        task_state(r#"{"status":"stopped","exitstatus":"unexpected status"}"#),
+        failed(FailureCause::TaskKilled, "unexpected status")
+    );
+    assert_eq!(task_state(r#"{"status":"stopped"}"#), failed(FailureCause::TaskKilled, "no exit status"));
 }
 
 #[test]
 fn unknown_task_is_a_rejection() {
     let body = r#"{"success":0,"status":"400","message":"Parameter verification failed.\n","errors":{"upid":"no such task"},"data":null}"#;
     let answer = HttpResponse { body: body.into(), ..success_response("") };
-    let gone = decode_read(ProxmoxRead::TaskStatus(Upid::new(UPID).expect("an id")), &answer).expect_err("gone");
-    assert_eq!((gone.cause, gone.delivery), (FailureCause::NoSuchTask, Delivery::Rejected));
+    let failure = decode_read(ProxmoxRead::TaskStatus(Upid::new(UPID).expect("an id")), &answer).expect_err("gone");
+    assert_eq!((failure.cause, failure.delivery), (FailureCause::NoSuchTask, Delivery::Rejected));
 }
 
 #[test]
@@ -181,7 +184,7 @@ fn decodes_a_user_with_tokens() {
 fn decodes_roles() {
     let rows = r#"[{"roleid":"A","privs":"VM.Audit,Sys.Audit"},{"roleid":"NoAccess","privs":""},{"roleid":"B"},{"privs":"x"}]"#;
     let Ok(ProxmoxEvent::Roles(roles)) = decode_read(ProxmoxRead::Roles, &success_response(rows)) else { panic!("roles") };
-    let of = |role: &str| roles.get(role).map(|own| own.iter().map(|word| &**word).collect::<Vec<_>>());
+    let of = |role: &str| roles.get(role).map(|own| own.iter().map(|privilege| &**privilege).collect::<Vec<_>>());
     assert_eq!(of("A"), Some(vec!["Sys.Audit", "VM.Audit"]));
     assert_eq!((of("NoAccess"), of("B"), roles.len()), (Some(vec![]), Some(vec![]), 3));
 }

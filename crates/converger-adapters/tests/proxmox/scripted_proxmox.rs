@@ -44,7 +44,7 @@ impl ScriptedGuest {
             row.as_object_mut().expect("a row").extend(value.map(|value| (own.to_owned(), value.clone())));
         }
         if is_full {
-            let monitor = [&current["qmpstatus"], &current["status"]].into_iter().find(|word| word.is_string());
+            let monitor = [&current["qmpstatus"], &current["status"]].into_iter().find(|state| state.is_string());
             row["qmpstatus"] = monitor.cloned().unwrap_or_default();
         }
         row.to_string()
@@ -156,8 +156,8 @@ impl ScriptedProxmox {
     }
 
     fn node_list(&self, node: &str, kind: &str, is_full: bool) -> String {
-        let here = self.guests.iter().filter(|(vmid, guest)| guest.node == node && guest.kind == kind && self.may_see(**vmid));
-        let rows = here.map(|(vmid, guest)| guest.own_row(*vmid, is_full));
+        let matching_guests = self.guests.iter().filter(|(vmid, guest)| guest.node == node && guest.kind == kind && self.may_see(**vmid));
+        let rows = matching_guests.map(|(vmid, guest)| guest.own_row(*vmid, is_full));
         format!("[{}]", rows.collect::<Vec<_>>().join(","))
     }
 
@@ -211,17 +211,17 @@ pub(crate) fn scope_of(ids: &[u64]) -> Scope {
 
 /// Takes an observation, without sockets.
 pub(crate) fn take_reading(
-    desk: &ScriptedProxmox,
+    proxmox: &ScriptedProxmox,
     ids: &[u64],
     needs: &ReadSet,
     cluster: Option<&str>,
 ) -> Result<ProxmoxReading, ReadingError> {
-    take_reading_with_progress(desk, ids, needs, cluster, &|_, _| {})
+    take_reading_with_progress(proxmox, ids, needs, cluster, &|_, _| {})
 }
 
 /// The same, with reports of its progress.
 pub(crate) fn take_reading_with_progress(
-    desk: &ScriptedProxmox,
+    proxmox: &ScriptedProxmox,
     ids: &[u64],
     needs: &ReadSet,
     cluster: Option<&str>,
@@ -231,5 +231,5 @@ pub(crate) fn take_reading_with_progress(
     let environment = EnvironmentName::new("lab").expect("a name");
     let scope = scope_of(ids);
     let question = ObservationRequest { environment: &environment, cluster, token: "svc@pve!probe", scope: &scope, needs };
-    runtime.block_on(observe::take_reading_with_progress(&ProxmoxSession::new(desk.clone()), &question, progress))
+    runtime.block_on(observe::take_reading_with_progress(&ProxmoxSession::new(proxmox.clone()), &question, progress))
 }

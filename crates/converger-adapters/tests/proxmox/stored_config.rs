@@ -40,16 +40,16 @@ impl StoredConfig {
     }
 
     fn set_key(&mut self, key: &str, value: &str) {
-        let kept = match key {
+        let stored = match key {
             "description" => value.trim_end().to_owned(),
             "tags" => normalize_tags(value),
             "boot" => normalize_boot(value),
             _ => value.trim().to_owned(),
         };
-        if key == "description" && kept.is_empty() {
+        if key == "description" && stored.is_empty() {
             self.keys.remove(key);
         } else {
-            self.keys.insert(key.to_owned(), if key == "tags" && kept.is_empty() { " ".into() } else { kept });
+            self.keys.insert(key.to_owned(), if key == "tags" && stored.is_empty() { " ".into() } else { stored });
         }
     }
 

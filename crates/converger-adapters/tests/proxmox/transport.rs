@@ -260,8 +260,8 @@ fn slow_gate(server: std::net::SocketAddr, passes: std::sync::mpsc::Receiver<()>
             if passes.recv().is_err() {
                 return;
             }
-            let there = TcpStream::connect(server).expect("a connection");
-            for (mut from, mut to) in [(&own, &there), (&there, &own)]
+            let upstream = TcpStream::connect(server).expect("a connection");
+            for (mut from, mut to) in [(&own, &upstream), (&upstream, &own)]
                 .map(|(from, to)| (from.try_clone(), to.try_clone()))
                 .map(|(from, to)| (from.expect("a stream"), to.expect("a stream")))
             {
@@ -291,8 +291,8 @@ fn refused_connection_delivers_nothing() {
 /// Proxmox closes an idle connection after 5 s, and a request that is just being sent on it is lost.
 #[test]
 fn reuses_idle_connections_and_closes_them_before_proxmox() {
-    let desk = ScriptedProxmox::with_guests(STANDALONE_NODE, []);
-    let server = start_server(move |seen| ServerReply::KeepAlive(desk.respond(&seen.method, &seen.path)));
+    let proxmox = ScriptedProxmox::with_guests(STANDALONE_NODE, []);
+    let server = start_server(move |seen| ServerReply::KeepAlive(proxmox.respond(&seen.method, &seen.path)));
     let connections = || server.connections.load(std::sync::atomic::Ordering::SeqCst);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
     runtime.block_on(async {
@@ -325,8 +325,8 @@ fn observer_of(servers: &[(String, Trust)]) -> ProxmoxObserver {
         .expect("an observer")
 }
 
-fn serve_scripted(desk: ScriptedProxmox) -> TestHttpsServer {
-    start_server(move |seen| ServerReply::Answer(desk.respond(&seen.method, &seen.path)))
+fn serve_scripted(proxmox: ScriptedProxmox) -> TestHttpsServer {
+    start_server(move |seen| ServerReply::Answer(proxmox.respond(&seen.method, &seen.path)))
 }
 
 /// The reports of progress while this many guests are read.
@@ -334,10 +334,10 @@ fn progress_of_reading(count: u32) -> Vec<(u64, u64)> {
     let cluster = cluster_rows("lab", 1, &[("n1", 1), ("n2", 1)]);
     let node = |vmid: u32| if vmid.is_multiple_of(2) { "n1" } else { "n2" };
     let guests = (100..100 + count).map(|vmid| (vmid, stopped_guest(vmid, node(vmid))));
-    let desk = ScriptedProxmox::with_guests(&cluster, guests);
+    let proxmox = ScriptedProxmox::with_guests(&cluster, guests);
     let (ids, reports) = ((100..100 + u64::from(count)).collect::<Vec<u64>>(), Mutex::new(Vec::new()));
     let progress = |read: u64, total: u64| reports.lock().expect("unpoisoned").push((read, total));
-    let reading = take_reading_with_progress(&desk, &ids, &ReadSet::Everything, None, &progress).expect("a reading");
+    let reading = take_reading_with_progress(&proxmox, &ids, &ReadSet::Everything, None, &progress).expect("a reading");
     assert_eq!(reading.observation.guests.len(), ids.len());
     reports.into_inner().expect("unpoisoned")
 }
@@ -353,9 +353,9 @@ fn a_reading_reports_how_many_guests_were_read() {
 #[test]
 fn observation_uses_one_endpoint_and_two_requests_per_node() {
     let cluster = cluster_rows("lab", 1, &[("n1", 1), ("n2", 1)]);
-    let desk =
+    let proxmox =
         ScriptedProxmox::with_guests(&cluster, (100..130).map(|vmid| (vmid, stopped_guest(vmid, if vmid % 2 == 0 { "n1" } else { "n2" }))));
-    let (first, second) = (serve_scripted(desk.clone()), serve_scripted(desk));
+    let (first, second) = (serve_scripted(proxmox.clone()), serve_scripted(proxmox));
     let observer = observer_of(&[
         (unused_address(), first.pinned_trust()),
         (first.url(), first.pinned_trust()),
@@ -385,8 +385,8 @@ fn does_not_switch_endpoints_after_a_response() {
 
 #[test]
 fn wrong_pin_is_noted_in_the_observation_and_nothing_is_sent() {
-    let desk = || ScriptedProxmox::with_guests(&cluster_rows("lab", 1, &[("n1", 1)]), [(100, stopped_guest(100, "n1"))]);
-    let (other, good) = (serve_scripted(desk()), serve_scripted(desk()));
+    let new_proxmox = || ScriptedProxmox::with_guests(&cluster_rows("lab", 1, &[("n1", 1)]), [(100, stopped_guest(100, "n1"))]);
+    let (other, good) = (serve_scripted(new_proxmox()), serve_scripted(new_proxmox()));
     let observer = observer_of(&[(other.url(), good.pinned_trust()), (good.url(), good.pinned_trust())]);
     let report = block_on(observer.take_report(&scope_of(&[100]))).expect("a reading");
     assert_eq!((report.endpoint.as_str(), report.passed_over), (good.address.to_string().as_str(), 1));
@@ -401,11 +401,11 @@ fn wrong_pin_is_noted_in_the_observation_and_nothing_is_sent() {
 fn wrong_pin_outweighs_unreachable_endpoints() {
     let other = serve_scripted(ScriptedProxmox::with_guests(STANDALONE_NODE, []));
     let wrong = start_server(|_| ServerReply::Close).pinned_trust();
-    for ways in [
+    for endpoints in [
         [(unused_address(), wrong.clone()), (other.url(), wrong.clone())],
         [(other.url(), wrong.clone()), (unused_address(), wrong.clone())],
     ] {
-        let error = block_on(observer_of(&ways).take_report(&scope_of(&[100]))).expect_err("no reading");
+        let error = block_on(observer_of(&endpoints).take_report(&scope_of(&[100]))).expect_err("no reading");
         assert_eq!(error.code(), Some(FailureCode::PinMismatch), "{error}");
         assert!(error.remedy().is_some_and(|remedy| remedy.contains("pvenode cert info")), "{error}");
     }
@@ -424,23 +424,28 @@ fn names_every_unreachable_endpoint_with_its_reason() {
 
 #[test]
 fn doctor_reports_certificates_and_clocks() {
-    let said = std::cell::RefCell::new(Vec::new());
+    let progress = std::cell::RefCell::new(Vec::new());
     let server = serve_scripted(ScriptedProxmox::with_guests(STANDALONE_NODE, []));
     let other = Trust::Fingerprints(Box::new([Fingerprint::of_certificate(b"another")]));
-    let gone = unused_address();
-    let observer = observer_of(&[(gone.clone(), server.pinned_trust()), (server.url(), other), (server.url(), server.pinned_trust())]);
-    let findings = block_on(observer.examine(None, &|what| said.borrow_mut().push(what.to_owned()))).findings;
+    let unused_url = unused_address();
+    let observer =
+        observer_of(&[(unused_url.clone(), server.pinned_trust()), (server.url(), other), (server.url(), server.pinned_trust())]);
+    let findings = block_on(observer.examine(None, &|what| progress.borrow_mut().push(what.to_owned()))).findings;
     let at = |url: &str, check: &str| {
-        let place = url.trim_start_matches("https://");
-        findings.iter().filter(|own| own.about.as_deref() == Some(place) && own.check == check).map(|own| own.level).collect::<Vec<_>>()
+        let endpoint_name = url.trim_start_matches("https://");
+        findings
+            .iter()
+            .filter(|own| own.about.as_deref() == Some(endpoint_name) && own.check == check)
+            .map(|own| own.level)
+            .collect::<Vec<_>>()
     };
-    assert_eq!(at(&gone, "endpoint"), [FindingLevel::Warn], "another endpoint responds: {findings:#?}");
+    assert_eq!(at(&unused_url, "endpoint"), [FindingLevel::Warn], "another endpoint responds: {findings:#?}");
     assert_eq!(at(&server.url(), "endpoint"), [FindingLevel::Fail, FindingLevel::Ok]);
     assert_eq!((at(&server.url(), "tls-pin"), at(&server.url(), "tls")), (vec![FindingLevel::Fail], vec![FindingLevel::Ok]));
     assert_eq!(at(&server.url(), "version"), [FindingLevel::Ok]);
     let pin = findings.iter().find(|own| own.check == "tls-pin").and_then(|own| own.remedy.as_ref()).expect("a remedy");
     assert!(pin.lines.iter().any(|line| line.text == format!("fingerprints = [\"{}\"]", server.fingerprint)), "{pin:?}");
-    assert!(said.borrow().first().is_some_and(|first| first.contains(gone.trim_start_matches("https://"))));
+    assert!(progress.borrow().first().is_some_and(|first| first.contains(unused_url.trim_start_matches("https://"))));
     assert!(server.requests().iter().all(|request| request.method == "GET"), "an examination changes nothing (G5)");
 }
 
@@ -478,9 +483,10 @@ fn redacts_an_echoed_secret() {
 fn redacts_a_json_escaped_secret_in_keys_and_values() {
     let secret = crate::https_server::SECRET;
     for escaped in [secret.replace('-', "\\u002d"), secret.chars().map(|own| format!("\\u{:04X}", u32::from(own))).collect()] {
-        let said = format!(r#"{{"success":0,"status":400,"message":"{escaped}","errors":{{"{escaped}":"{escaped}"}},"data":null}}"#);
+        let response_body =
+            format!(r#"{{"success":0,"status":400,"message":"{escaped}","errors":{{"{escaped}":"{escaped}"}},"data":null}}"#);
         for status in ["200 OK", "502 Bad Gateway"] {
-            let bytes = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{said}", said.len()).into_bytes();
+            let bytes = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{response_body}", response_body.len()).into_bytes();
             let server = start_server(move |_| ServerReply::Raw(bytes.clone()));
             let failure = exchange_command(&server.client_with(server.pinned_trust()), &version_command()).expect_err("a failure");
             let shown = format!("{failure} {failure:?}");
@@ -500,10 +506,10 @@ static REQUEST_COUNT: AtomicU64 = AtomicU64::new(0);
 
 #[test]
 fn g1_observation_is_dated_by_its_start() {
-    let desk = ScriptedProxmox::with_guests(&cluster_rows("lab", 1, &[("n1", 1)]), [(100, stopped_guest(100, "n1"))]);
+    let proxmox = ScriptedProxmox::with_guests(&cluster_rows("lab", 1, &[("n1", 1)]), [(100, stopped_guest(100, "n1"))]);
     let server = start_server(move |seen| {
         REQUEST_COUNT.fetch_add(1, Ordering::SeqCst);
-        ServerReply::Answer(desk.respond(&seen.method, &seen.path))
+        ServerReply::Answer(proxmox.respond(&seen.method, &seen.path))
     });
     let clock = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + 60 * REQUEST_COUNT.load(Ordering::SeqCst));
     let report = block_on(observer_of(&[(server.url(), server.pinned_trust())]).with_clock(clock).take_report(&scope_of(&[100])))

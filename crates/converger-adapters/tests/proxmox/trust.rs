@@ -25,12 +25,12 @@ fn serve_certificate(identity: &TestCertificate) -> TestHttpsServer {
 }
 
 /// Checks that nothing was sent, and that the message contains these parts.
-fn check_untrusted(server: &TestHttpsServer, trust: Trust, distrust: &TrustFailure, parts: &[&str]) {
+fn check_untrusted(server: &TestHttpsServer, trust: Trust, trust_failure: &TrustFailure, parts: &[&str]) {
     let client = server.client_with(trust);
     let failure = request_version(&client).expect_err("not trusted");
     let watch = client.monitor();
-    assert_eq!((watch.distrust().as_ref(), watch.fingerprint()), (Some(distrust), Some(server.fingerprint)));
-    let cause = match distrust {
+    assert_eq!((watch.distrust().as_ref(), watch.fingerprint()), (Some(trust_failure), Some(server.fingerprint)));
+    let cause = match trust_failure {
         TrustFailure::NotPinned => FailureCause::PinMismatch,
         TrustFailure::Expired | TrustFailure::NotYetValid => FailureCause::CertificateExpired,
         TrustFailure::OtherName(_) => FailureCause::CertificateOtherName,
@@ -53,9 +53,9 @@ fn trusts_any_pinned_certificate() {
 #[test]
 fn does_not_trust_an_unpinned_certificate() {
     let server = start_server(|_| ServerReply::Answer(success_response("null")));
-    let shown = server.fingerprint.to_string();
+    let fingerprint = server.fingerprint.to_string();
     let pins = Trust::Fingerprints(Box::new([Fingerprint::of_certificate(b"another")]));
-    check_untrusted(&server, pins, &TrustFailure::NotPinned, &["does not match the pinned fingerprint", &shown]);
+    check_untrusted(&server, pins, &TrustFailure::NotPinned, &["does not match the pinned fingerprint", &fingerprint]);
 }
 
 /// Presents a certificate without having its key.
@@ -81,8 +81,8 @@ fn pinned_certificate_without_its_key_is_not_trusted() {
 #[test]
 fn trusts_only_the_authorities_of_the_file() {
     let (own, other) = (TestAuthority::new(), TestAuthority::new());
-    let room = tempfile::tempdir().expect("a directory");
-    let path = room.path().join("ca.pem");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ca.pem");
     std::fs::write(&path, own.pem()).expect("written");
     let trust = Trust::CaFile(path);
     let other_name = TrustFailure::OtherName(Box::new(["pve9.example".to_owned()]));
@@ -118,18 +118,18 @@ fn sends_nothing_to_a_server_without_tls() {
     let plain = std::thread::spawn(move || {
         use std::io::{Read as _, Write as _};
         let (mut stream, _) = listener.accept().expect("a connection");
-        let mut heard = vec![0; 4096];
-        let length = stream.read(&mut heard).expect("read");
+        let mut received = vec![0; 4096];
+        let length = stream.read(&mut received).expect("read");
         stream.write_all(b"HTTP/1.1 301 Moved Permanently\r\nConnection: close\r\n\r\n").expect("written");
-        heard[..length].to_vec()
+        received[..length].to_vec()
     });
     let trust = Trust::Fingerprints(Box::new([Fingerprint::of_certificate(b"x")]));
     let endpoint = Endpoint::new(&format!("https://{address}"), trust).expect("an address");
     let client = ProxmoxClient::new(endpoint, &test_token(), RequestLimits { ..test_limits() }).expect("a client");
     let failure = request_version(&client).expect_err("no TLS");
     assert_eq!((failure.cause, failure.delivery), (FailureCause::NotTls, Delivery::NotDelivered));
-    let heard = plain.join().expect("ended");
-    assert!(!String::from_utf8_lossy(&heard).contains("PVEAPIToken"), "the token is not sent before TLS is established");
+    let received = plain.join().expect("ended");
+    assert!(!String::from_utf8_lossy(&received).contains("PVEAPIToken"), "the token is not sent before TLS is established");
 }
 
 #[test]
@@ -154,8 +154,8 @@ fn unusable_authority_file_error_says_what_is_wrong() {
 #[test]
 fn certificate_names_are_cut_and_redacted() {
     let own = TestAuthority::new();
-    let room = tempfile::tempdir().expect("a directory");
-    let path = room.path().join("ca.pem");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ca.pem");
     std::fs::write(&path, own.pem()).expect("written");
     let names: Vec<String> = (0..500).map(|index| format!("{}.n{index}.example", crate::https_server::SECRET)).collect();
     let many = own.issue("pve9.example", |params| {

@@ -35,12 +35,13 @@ fn stored_config(flavour: ProxmoxRelease, kind: GuestKind, start: &[(&str, &str)
 }
 
 /// The verdict on the guest with this stored config.
-fn plan_verdict(shelf: &StoredConfig, desired: Desired) -> Verdict {
-    let listed = stopped_guest(100, "n1").listed.map(|row| row.replace("qemu", shelf.kind));
-    let guest = ScriptedGuest { kind: shelf.kind, listed, pending: shelf.pending_items(), ..stopped_guest(100, "n1") };
-    let taken = take_reading(&ScriptedProxmox::with_guests(STANDALONE_NODE, [(100, guest)]), &[100], &ReadSet::for_desired(&desired), None)
-        .expect("a reading");
-    let scoped = taken.observation.into_scoped(&desired.scope());
+fn plan_verdict(stored: &StoredConfig, desired: Desired) -> Verdict {
+    let listed = stopped_guest(100, "n1").listed.map(|row| row.replace("qemu", stored.kind));
+    let guest = ScriptedGuest { kind: stored.kind, listed, pending: stored.pending_items(), ..stopped_guest(100, "n1") };
+    let reading =
+        take_reading(&ScriptedProxmox::with_guests(STANDALONE_NODE, [(100, guest)]), &[100], &ReadSet::for_desired(&desired), None)
+            .expect("a reading");
+    let scoped = reading.observation.into_scoped(&desired.scope());
     let plan = plan::plan(Arc::new(desired), Arc::new(scoped), Arc::new(Rules::default()));
     plan.verdicts()[0].clone()
 }
@@ -55,19 +56,24 @@ fn config_changes(verdict: &Verdict) -> Option<&[FieldChange]> {
 
 /// Plans, writes the planned changes, and plans again.
 fn check_round_trip(flavour: ProxmoxRelease, kind: GuestKind, field: Field, value: &serde_json::Value, start: &[(&str, &str)]) {
-    let mut shelf = stored_config(flavour, kind, start);
-    let agent = shelf.keys.get("agent").cloned();
+    let mut stored = stored_config(flavour, kind, start);
+    let agent = stored.keys.get("agent").cloned();
     let case = format!("{flavour:?} {kind} {field:?} {value} from {start:?}");
-    let first = plan_verdict(&shelf, desired_with_field(kind, field, value));
+    let first = plan_verdict(&stored, desired_with_field(kind, field, value));
     if let Some(changes) = config_changes(&first) {
         let guest = GuestPath { node: NodeName::new("n1").expect("a name"), kind, vmid: Vmid::new(100).expect("an id") };
         let basis = agent.map_or("0fe8".to_owned(), |agent| format!("0fe8\nagent {agent}"));
         let set = ConfigSet::new(guest, changes, &WriteBasis::parse(&basis).expect("a basis"))
             .unwrap_or_else(|fault| panic!("{case}: {fault:?}"));
-        shelf.write_form(encode(&ProxmoxCommand::Write(ProxmoxWrite::ConfigSet(set))).form().expect("a form"));
+        stored.write_form(encode(&ProxmoxCommand::Write(ProxmoxWrite::ConfigSet(set))).form().expect("a form"));
     }
-    let second = plan_verdict(&shelf, desired_with_field(kind, field, value));
-    assert!(matches!(second, Verdict::Converged { pending_restart: false }), "{case}: {:?}\nthen {second:?}\nwith {:?}", first, shelf.keys);
+    let second = plan_verdict(&stored, desired_with_field(kind, field, value));
+    assert!(
+        matches!(second, Verdict::Converged { pending_restart: false }),
+        "{case}: {:?}\nthen {second:?}\nwith {:?}",
+        first,
+        stored.keys
+    );
 }
 
 fn managed_fields() -> impl Iterator<Item = (GuestKind, Field)> {

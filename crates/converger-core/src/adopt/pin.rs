@@ -93,11 +93,11 @@ impl PinOutcome {
 ///
 /// # Errors
 /// All faults of the text, or a position into which marks cannot be written.
-pub fn pin(bytes: &[u8], notation: Notation, observation: &Scoped, wish: &PinRequest) -> Result<PinResult, Diagnostics> {
+pub fn pin(bytes: &[u8], notation: Notation, observation: &Scoped, request: &PinRequest) -> Result<PinResult, Diagnostics> {
     let desired = desired::parse(bytes, notation)?;
     let refusals = plan::observation_refusals(observation);
     let guests: Vec<GuestPin> =
-        select_guests(&desired, &wish.selection).map(|guest| pin_guest(guest, observation, &refusals, wish)).collect();
+        select_guests(&desired, &request.selection).map(|guest| pin_guest(guest, observation, &refusals, request)).collect();
     let marks: BTreeMap<Vmid, GuestIdentity> =
         guests.iter().filter_map(|guest| Some((guest.vmid, guest.outcome.written_marks()?.clone()))).collect();
     let text = desired::insert_marks(bytes, notation, &marks)?;
@@ -111,7 +111,7 @@ fn select_guests<'d>(desired: &'d Desired, chosen: &PinSelection) -> impl Iterat
     })
 }
 
-fn pin_guest(guest: &DesiredGuest, observation: &Scoped, refusals: &[Refusal], wish: &PinRequest) -> GuestPin {
+fn pin_guest(guest: &DesiredGuest, observation: &Scoped, refusals: &[Refusal], request: &PinRequest) -> GuestPin {
     let listed = observation.find(guest.vmid);
     let declared = guest.name.as_ref().map(|name| name.as_str());
     let name = declared.or_else(|| listed.and_then(|row| row.name.as_deref())).map(Into::into);
@@ -120,7 +120,7 @@ fn pin_guest(guest: &DesiredGuest, observation: &Scoped, refusals: &[Refusal], w
         Ok(_) if !refusals.is_empty() => (PinOutcome::Refused(refusals.to_vec()), Vec::new()),
         Ok(seen) => {
             let absent = seen.marks().into_iter().filter(|(_, mark)| mark.is_none()).map(|(name, _)| name).collect();
-            (decide_outcome(guest, seen, wish), absent)
+            (decide_outcome(guest, seen, request), absent)
         }
     };
     GuestPin { vmid: guest.vmid, kind: guest.kind, name, outcome, absent }
@@ -134,8 +134,8 @@ fn read_marks(guest: &DesiredGuest, listed: Option<&ObservedGuest>, observation:
         Seen::Present(row, _) => row,
     };
     // Ignore pin and config: the pin may be replaced, and the config does not matter here.
-    let bare = DesiredGuest { identity: None, config: Box::new([]), ..guest.clone() };
-    if let Some(refusals) = plan::check_guest(&bare, row, observation) {
+    let unpinned = DesiredGuest { identity: None, config: Box::new([]), ..guest.clone() };
+    if let Some(refusals) = plan::check_guest(&unpinned, row, observation) {
         return Err(refusals);
     }
     match &row.identity {
@@ -144,13 +144,13 @@ fn read_marks(guest: &DesiredGuest, listed: Option<&ObservedGuest>, observation:
     }
 }
 
-fn decide_outcome(guest: &DesiredGuest, seen: GuestIdentity, wish: &PinRequest) -> PinOutcome {
+fn decide_outcome(guest: &DesiredGuest, seen: GuestIdentity, request: &PinRequest) -> PinOutcome {
     match guest.identity.as_deref() {
         None if has_marks(&seen) => PinOutcome::Pinned(seen),
         None => PinOutcome::NoMarks,
         Some(pinned) if *pinned == seen => PinOutcome::Unchanged,
         Some(pinned) if pinned.holds_for(&seen) => PinOutcome::Completed(seen),
-        Some(pinned) if has_marks(&seen) && wish.repin.contains(guest.vmid) => {
+        Some(pinned) if has_marks(&seen) && request.repin.contains(guest.vmid) => {
             let differences = pinned.differences(&seen);
             PinOutcome::Replaced(seen, differences)
         }

@@ -128,23 +128,23 @@ fn adopt_guest(vmid: Vmid, observation: &Scoped) -> Result<(AdoptedGuest, String
         Seen::Present(row, state) => (row, state),
     };
     let FullReading { name, identity, pending, values } = require_full_reading(row, observation)?;
-    let mut draft = GuestTextBuilder::new(row, observation.tag_case);
+    let mut builder = GuestTextBuilder::new(row, observation.tag_case);
     match GuestName::new(name) {
-        Some(_) => draft.push_line(&format!("name: {}", to_yaml_scalar(name))),
-        None if has_marks(&identity) => draft.omit_field("name", "it cannot be declared; the birth marks identify the guest".into()),
+        Some(_) => builder.push_line(&format!("name: {}", to_yaml_scalar(name))),
+        None if has_marks(&identity) => builder.omit_field("name", "it cannot be declared; the birth marks identify the guest".into()),
         None => return Err(vec![Refusal::guest_unknown("neither-a-name-nor-marks")]),
     }
     match has_marks(&identity) {
-        true => draft.push_line(&format!("identity: {}", desired::format_marks(&identity))),
-        false => draft.push_comment("it has no birth marks: only its name identifies it"),
+        true => builder.push_line(&format!("identity: {}", desired::format_marks(&identity))),
+        false => builder.push_comment("it has no birth marks: only its name identifies it"),
     }
     match state_omission_reason(row) {
-        None => draft.push_line(&format!("state: {}", state.word())),
-        Some(why) => draft.omit_field("state", why),
+        None => builder.push_line(&format!("state: {}", state.word())),
+        Some(why) => builder.omit_field("state", why),
     }
-    draft.push_config(row, &values, pending);
+    builder.push_config(row, &values, pending);
     let absent = identity.marks().into_iter().filter(|(_, mark)| mark.is_none()).map(|(name, _)| name).collect();
-    Ok((AdoptedGuest { vmid, kind: row.kind, name: name.into(), left_out: draft.left_out, absent }, draft.text))
+    Ok((AdoptedGuest { vmid, kind: row.kind, name: name.into(), left_out: builder.left_out, absent }, builder.text))
 }
 
 /// The readings that are needed to declare a guest.
@@ -252,17 +252,17 @@ impl GuestTextBuilder {
                 self.omit_field(field.word(), format!("`{}` has the value {text:?}, which is not understood", key.word()));
             }
         }
-        let mut kept = String::new();
+        let mut accepted = String::new();
         let is_declarable = |field: Field| !is_waiting(field) && strange_value(row, field).is_none();
         for (rule, value) in values.iter().filter(|(rule, _)| is_declarable(rule.field)) {
-            let lines = format!("{kept}      {}: {}\n", rule.field.word(), format_value(value));
+            let lines = format!("{accepted}      {}: {}\n", rule.field.word(), format_value(value));
             match self.check_config(rule, value, &lines) {
-                Ok(()) => kept = lines,
+                Ok(()) => accepted = lines,
                 Err(why) => self.omit_field(rule.field.word(), why),
             }
         }
-        if !kept.is_empty() {
-            let _ = write!(self.text, "    config:\n{kept}");
+        if !accepted.is_empty() {
+            let _ = write!(self.text, "    config:\n{accepted}");
         }
     }
 
@@ -300,12 +300,12 @@ fn describe_pending(change: &PendingChange, row: &ObservedGuest) -> String {
     let tags =
         row.tags.as_ref().into_option().filter(|tags| *field == Field::Tags && !tags.is_empty()).map(|tags| FieldValue::Tags(tags.clone()));
     let now = tags.or_else(|| row.config.as_ref().into_option().and_then(|config| config.get(*field)).cloned());
-    let shown = |value: Option<&FieldValue>, none: &str| match value.map(ToString::to_string) {
+    let describe_value = |value: Option<&FieldValue>, none: &str| match value.map(ToString::to_string) {
         None => none.to_owned(),
         Some(text) if text.chars().count() <= COMMENT_VALUE_CHARS_MAX => text,
         Some(_) => "a long value".to_owned(),
     };
-    let (now, after) = (shown(now.as_ref(), "the default"), shown(after.as_ref(), "its removal"));
+    let (now, after) = (describe_value(now.as_ref(), "the default"), describe_value(after.as_ref(), "its removal"));
     format!("{now} is in effect and {after} is pending until the next start; declare the one that you want")
 }
 
@@ -314,7 +314,7 @@ const COMMENT_VALUE_CHARS_MAX: usize = 40;
 
 /// Formats a value for desired.yaml, as it follows its key in the config of a guest.
 fn format_value(value: &FieldValue) -> String {
-    let list = |words: &mut dyn Iterator<Item = &str>| format!("[{}]", words.map(to_yaml_scalar).collect::<Vec<_>>().join(", "));
+    let list = |texts: &mut dyn Iterator<Item = &str>| format!("[{}]", texts.map(to_yaml_scalar).collect::<Vec<_>>().join(", "));
     match value {
         FieldValue::Text(text) => match literal_block_lines(text) {
             Some(lines) => lines.fold("|-".to_owned(), |text, line| match line {

@@ -115,11 +115,11 @@ pub fn unreadable_refusal(cause: &EnvFault) -> Refusal {
 ///
 /// Not being listed proves nothing (S5): the guest is then unknown, not missing.
 #[must_use]
-pub fn check_relocation(looked: &GuestAddress, found: Option<&GuestAddress>) -> Option<Refusal> {
+pub fn check_relocation(expected: &GuestAddress, found: Option<&GuestAddress>) -> Option<Refusal> {
     match found {
         None => Some(Refusal::guest_unknown(CAUSE_NOT_LISTED)),
-        Some(found) if found.kind != looked.kind => Some(Refusal::kind_mismatch(looked.kind, found.kind)),
-        Some(found) if found.vmid != looked.vmid || found.node == looked.node => Some(moved_refusal()),
+        Some(found) if found.kind != expected.kind => Some(Refusal::kind_mismatch(expected.kind, found.kind)),
+        Some(found) if found.vmid != expected.vmid || found.node == expected.node => Some(moved_refusal()),
         Some(_) => None,
     }
 }
@@ -152,7 +152,7 @@ pub fn refusal_for_rejection(operation: &Operation, cause: &EnvFault) -> Option<
 
 /// Decides whether the change of an operation may be sent to the guest that was read.
 #[must_use]
-pub fn decide_send(operation: &Operation, terms: &CheckContext, live: &LiveStatus, config: &LiveConfig) -> SendDecision {
+pub fn decide_send(operation: &Operation, context: &CheckContext, live: &LiveStatus, config: &LiveConfig) -> SendDecision {
     if let Some(refusal) = check_same_guest(operation, config) {
         return SendDecision::Refused(refusal);
     }
@@ -170,8 +170,8 @@ pub fn decide_send(operation: &Operation, terms: &CheckContext, live: &LiveStatu
     };
     let refusal = check_guards(operation, live, config, state)
         .or_else(|| check_preconditions(operation, config, state))
-        .or_else(|| check_foreign_pending(operation, terms, config))
-        .or_else(|| check_protection(operation, terms, config))
+        .or_else(|| check_foreign_pending(operation, context, config))
+        .or_else(|| check_protection(operation, context, config))
         .or_else(|| check_restart_reason(operation, config));
     refusal.map_or(SendDecision::Send, SendDecision::Refused)
 }
@@ -193,11 +193,13 @@ pub fn check_same_guest(operation: &Operation, config: &LiveConfig) -> Option<Re
 }
 
 fn differing_marks(planned: &GuestIdentity, found: &GuestIdentity) -> Vec<String> {
-    let shown = |mark: &Option<String>| mark.clone().unwrap_or_else(|| "absent".into());
+    let describe_mark = |mark: &Option<String>| mark.clone().unwrap_or_else(|| "absent".into());
     let pairs = planned.marks().into_iter().zip(found.marks());
     pairs
-        .filter(|(ours, theirs)| ours != theirs)
-        .map(|(ours, theirs)| format!("{}: planned {}, observed {}", ours.0, shown(&ours.1), shown(&theirs.1)))
+        .filter(|(planned_mark, found_mark)| planned_mark != found_mark)
+        .map(|(planned_mark, found_mark)| {
+            format!("{}: planned {}, observed {}", planned_mark.0, describe_mark(&planned_mark.1), describe_mark(&found_mark.1))
+        })
         .collect()
 }
 
@@ -245,12 +247,12 @@ fn check_preconditions(operation: &Operation, config: &LiveConfig, state: RunSta
 fn describe_field_difference(operation: &Operation, change: &FieldChange, config: &LiveConfig) -> Option<String> {
     let name = change.field.word();
     let Some(rule) = normalize::rule_of(operation.guest.kind, change.field) else { return Some(format!("{name}: not a field")) };
-    let shown = |value: Option<&FieldValue>| value.map_or_else(|| "absent".to_owned(), ToString::to_string);
+    let describe_value = |value: Option<&FieldValue>| value.map_or_else(|| "absent".to_owned(), ToString::to_string);
     let found = promise::effective_value(change.field, config);
     let is_understood = config.values.not_understood(change.field).is_none();
     if !is_understood || !normalize::is_met(rule, change.before.as_ref(), found.as_ref()) {
         let found = promise::shown_in_effect(change.field, config);
-        return Some(format!("{name}: planned {}, found {found}", shown(change.before.as_ref())));
+        return Some(format!("{name}: planned {}, found {found}", describe_value(change.before.as_ref())));
     }
     let waiting = promise::pending_value(change.field, config);
     let is_same = match (&change.pending, waiting) {
@@ -258,16 +260,16 @@ fn describe_field_difference(operation: &Operation, change: &FieldChange, config
         (Some(planned), Some(found)) => normalize::is_met(rule, planned.as_ref(), found),
         _ => false,
     };
-    let shown = |pending: Option<Option<&FieldValue>>| pending.map_or_else(|| "nothing".to_owned(), shown);
+    let describe_pending = |pending: Option<Option<&FieldValue>>| pending.map_or_else(|| "nothing".to_owned(), describe_value);
     let planned = change.pending.as_ref().map(Option::as_ref);
-    (!is_same).then(|| format!("{name}: planned with {} waiting, found {}", shown(planned), shown(waiting)))
+    (!is_same).then(|| format!("{name}: planned with {} waiting, found {}", describe_pending(planned), describe_pending(waiting)))
 }
 
 /// Refuses if changes of others are pending: any write or power change would apply them too (decision 0003).
 ///
 /// A pending value is ours if it is the declared one, if this program wrote it in an earlier run, or if this write was planned to replace
 /// it.
-fn check_foreign_pending(operation: &Operation, terms: &CheckContext, config: &LiveConfig) -> Option<Refusal> {
+fn check_foreign_pending(operation: &Operation, context: &CheckContext, config: &LiveConfig) -> Option<Refusal> {
     let written: &[FieldChange] = match &operation.step.change {
         Change::ConfigSet(fields) => fields,
         _ => &[],
@@ -275,9 +277,9 @@ fn check_foreign_pending(operation: &Operation, terms: &CheckContext, config: &L
     let is_ours = |entry: &&PendingChange| {
         let PendingChange::Known(field, value) = entry else { return false };
         let Some(rule) = normalize::rule_of(operation.guest.kind, *field) else { return false };
-        let setting = terms.declared.iter().find(|setting| setting.field == *field);
+        let setting = context.declared.iter().find(|setting| setting.field == *field);
         let is_declared = setting.is_some_and(|setting| normalize::is_met(rule, setting.wanted.as_ref(), value.as_ref()));
-        is_declared || written.iter().any(|change| change.field == *field) || terms.rules.is_own_write(operation.guest.vmid, entry)
+        is_declared || written.iter().any(|change| change.field == *field) || context.rules.is_own_write(operation.guest.vmid, entry)
     };
     let foreign: Vec<String> = config.pending.iter().filter(|entry| !is_ours(entry)).map(|entry| entry.key().to_owned()).collect();
     (!foreign.is_empty()).then(|| Refusal::config_pending(foreign))
@@ -285,16 +287,16 @@ fn check_foreign_pending(operation: &Operation, terms: &CheckContext, config: &L
 
 /// Refuses if the pending change that the guest would restart for was withdrawn in the meantime.
 fn check_restart_reason(operation: &Operation, config: &LiveConfig) -> Option<Refusal> {
-    let gone = promise::lost_restart_reasons(operation, config);
-    (!gone.is_empty()).then(|| Refusal::plan_stale(gone))
+    let reasons = promise::lost_restart_reasons(operation, config);
+    (!reasons.is_empty()).then(|| Refusal::plan_stale(reasons))
 }
 
 /// Enforces G3 at the moment of sending, by the current state of the guest.
-fn check_protection(operation: &Operation, terms: &CheckContext, config: &LiveConfig) -> Option<Refusal> {
+fn check_protection(operation: &Operation, context: &CheckContext, config: &LiveConfig) -> Option<Refusal> {
     let step = &operation.step;
     if step.interrupts() {
         let tags: Vec<&str> = current_and_pending_tags(config).collect();
-        let grounds = terms.rules.protection_grounds_for(
+        let grounds = context.rules.protection_grounds_for(
             operation.guest.vmid,
             &config.name,
             &tags,
@@ -305,7 +307,7 @@ fn check_protection(operation: &Operation, terms: &CheckContext, config: &LiveCo
         if !grounds.is_empty() {
             return Some(Refusal::protected_guest(grounds, changes()));
         }
-        if let Some(host) = terms.rules.machine().filter(|host| host.match_guest(&config.identity, &config.macs) == OwnGuest::Unknown) {
+        if let Some(host) = context.rules.machine().filter(|host| host.match_guest(&config.identity, &config.macs) == OwnGuest::Unknown) {
             return Some(Refusal::own_guest_untold(host.unreadable_marks(), changes()));
         }
     }
@@ -314,7 +316,7 @@ fn check_protection(operation: &Operation, terms: &CheckContext, config: &LiveCo
         _ => return None,
     };
     let stays = |tag: &str| matches!(&written.after, Some(FieldValue::Tags(tags)) if tags.iter().any(|own| own == tag));
-    let lost: Vec<String> =
-        current_and_pending_tags(config).filter(|tag| terms.rules.is_protecting_tag(tag) && !stays(tag)).map(str::to_owned).collect();
-    (!lost.is_empty()).then(|| Refusal::protection_change(lost))
+    let removed_tags: Vec<String> =
+        current_and_pending_tags(config).filter(|tag| context.rules.is_protecting_tag(tag) && !stays(tag)).map(str::to_owned).collect();
+    (!removed_tags.is_empty()).then(|| Refusal::protection_change(removed_tags))
 }

@@ -345,8 +345,8 @@ impl StepDraft {
             (0, None, None) => StepReason::ConfigDiffers,
             (1, None, None) => StepReason::StateDiffers,
             (2, Some(fields), None) => StepReason::RestartForConfig(fields.into_iter().map(without_value).collect()),
-            (2, Some(fields), Some(awaited)) if awaited.iter().map(|awaited| &awaited.field).eq(&fields) => {
-                StepReason::RestartForConfig(awaited.into())
+            (2, Some(fields), Some(restart_fields)) if restart_fields.iter().map(|restart_field| &restart_field.field).eq(&fields) => {
+                StepReason::RestartForConfig(restart_fields.into())
             }
             _ => return None,
         };
@@ -361,14 +361,14 @@ fn without_value(field: Field) -> RestartField {
 }
 
 fn read_restart_values<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<Vec<RestartField>>, DecodeAborted> {
-    let mut awaited = Vec::new();
+    let mut restart_fields = Vec::new();
     let seen = reader.read_fields("`restart_to`", &Field::WORDS, |reader, index, span| {
         let Some(field) = Field::ALL.get(index).copied() else { return Ok(()) };
-        awaited.extend(read_field_value(reader, field, span)?.map(|value| RestartField { field, value: Some(value) }));
+        restart_fields.extend(read_field_value(reader, field, span)?.map(|value| RestartField { field, value: Some(value) }));
         Ok(())
     })?;
-    awaited.sort_by_key(|awaited: &RestartField| awaited.field);
-    Ok(seen.map(|_| awaited))
+    restart_fields.sort_by_key(|restart_field: &RestartField| restart_field.field);
+    Ok(seen.map(|_| restart_fields))
 }
 
 fn read_field_changes<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<Vec<FieldChange>>, DecodeAborted> {
@@ -464,12 +464,12 @@ fn build_outcome(end: OperationEnd, code: Option<Slug>, release: Option<ReleaseC
 pub(crate) fn read_evidence<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<Evidence>, DecodeAborted> {
     let mut evidence = Evidence::default();
     let seen = reader.read_entries("the evidence", |reader, key, span| {
-        let (word, fact) = (Slug::new(key), read_fact(reader)?);
-        let Some(word) = word else {
+        let (slug, fact) = (Slug::new(key), read_fact(reader)?);
+        let Some(slug) = slug else {
             return reader.report(Diagnostic::new(span, format!("{} is not a valid evidence key", quote(key))));
         };
         let Some(fact) = fact else { return Ok(()) };
-        if evidence.insert(word, fact).is_some() {
+        if evidence.insert(slug, fact).is_some() {
             reader.report(Diagnostic::new(span, format!("{} is given twice", quote(key))))?;
         }
         Ok(())

@@ -269,9 +269,9 @@ impl EnvFault {
 
     /// Creates a fault and shortens the text.
     #[must_use]
-    pub fn new(trouble: EnvFaultKind, word: &str, text: &str) -> Self {
+    pub fn new(kind: EnvFaultKind, word: &str, text: &str) -> Self {
         let word = Slug::new(word).unwrap_or_else(Slug::placeholder);
-        Self { kind: trouble, word, text: text.trim().chars().take(Self::TEXT_CHARS_MAX).collect::<String>().into() }
+        Self { kind, word, text: text.trim().chars().take(Self::TEXT_CHARS_MAX).collect::<String>().into() }
     }
 
     /// Adds this fault to the evidence.

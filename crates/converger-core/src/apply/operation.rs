@@ -170,9 +170,9 @@ fn change_fits(change: &Change) -> bool {
 /// A restart reason has the values of all its fields or of none.
 fn reason_fits(reason: &StepReason) -> bool {
     let StepReason::RestartForConfig(fields) = reason else { return true };
-    let known = fields.iter().filter(|awaited| awaited.value.is_some()).count();
+    let known = fields.iter().filter(|restart_field| restart_field.value.is_some()).count();
     let is_whole = known == 0 || known == fields.len();
-    let values = fields.iter().filter_map(|awaited| Some((awaited.field, awaited.value.as_ref()?.as_ref()?)));
+    let values = fields.iter().filter_map(|restart_field| Some((restart_field.field, restart_field.value.as_ref()?.as_ref()?)));
     is_whole
         && fields.is_sorted_by(|left, right| left.field < right.field)
         && values.into_iter().all(|(field, value)| value_fits(field, value))

@@ -345,14 +345,17 @@ mod tests {
         let refusal = Refusal::config_pending(many.clone());
         let evidence =
             Evidence::default().with("said", &*long).with("keys", Fact::Words(many.iter().map(|word| word.as_str().into()).collect()));
-        let Some(Fact::Text(said)) = evidence.get("said") else { panic!("no text") };
-        assert!(said.chars().count() <= refusal::EVIDENCE_CHARS_MAX && said.ends_with("… and 39999550 more characters"), "{said}");
+        let Some(Fact::Text(shortened)) = evidence.get("said") else { panic!("no text") };
+        assert!(
+            shortened.chars().count() <= refusal::EVIDENCE_CHARS_MAX && shortened.ends_with("… and 39999550 more characters"),
+            "{shortened}"
+        );
         let Some(Fact::Words(keys)) = evidence.get("keys") else { panic!("no list") };
         assert_eq!((keys.len(), &*keys[98], &*keys[99]), (refusal::EVIDENCE_WORDS_MAX, "key98", "… and 99901 more"));
-        let (_, Datum::Words(kept)) = &refusal.evidence()[0] else { panic!("no list") };
-        assert_eq!((kept.len(), kept[99].as_str()), (refusal::EVIDENCE_WORDS_MAX, "… and 99901 more"));
+        let (_, Datum::Words(refusal_keys)) = &refusal.evidence()[0] else { panic!("no list") };
+        assert_eq!((refusal_keys.len(), refusal_keys[99].as_str()), (refusal::EVIDENCE_WORDS_MAX, "… and 99901 more"));
         // Text that is short enough already is not cut again.
-        let again = Evidence::default().with("said", &**said).with("keys", Fact::Words(keys.clone()));
+        let again = Evidence::default().with("said", &**shortened).with("keys", Fact::Words(keys.clone()));
         assert_eq!(again, evidence);
         let locked = Refusal::guest_locked(&long);
         assert!(matches!(&locked.evidence()[0].1, Datum::Text(text) if text.len() < 2_000));

@@ -202,59 +202,60 @@ fn check_restart_applied(operation: &Operation, config: Option<&LiveConfig>) -> 
         return PromiseCheck::Kept(Evidence::default());
     }
     let Some(config) = config else { return PromiseCheck::Unclear(Evidence::default().with("unread", "pending")) };
-    let (mut still, mut lost, mut seen) = (Vec::new(), Vec::new(), Evidence::default());
-    for awaited in fields {
-        let word = awaited.field.word();
-        if config.values.not_understood(awaited.field).is_some() {
-            return PromiseCheck::Unclear(Evidence::default().with(word, &*shown_in_effect(awaited.field, config)));
+    let (mut pending, mut not_in_effect, mut seen) = (Vec::new(), Vec::new(), Evidence::default());
+    for restart_field in fields {
+        let field_name = restart_field.field.word();
+        if config.values.not_understood(restart_field.field).is_some() {
+            return PromiseCheck::Unclear(Evidence::default().with(field_name, &*shown_in_effect(restart_field.field, config)));
         }
-        match restart_field_status(operation.guest.kind, awaited, config) {
+        match restart_field_status(operation.guest.kind, restart_field, config) {
             PromisedFieldStatus::InEffect => continue,
-            PromisedFieldStatus::Pending => still.push(word.into()),
-            PromisedFieldStatus::Differs if pending_value(awaited.field, config).is_some() => still.push(word.into()),
-            PromisedFieldStatus::Differs => lost.push(word.into()),
+            PromisedFieldStatus::Pending => pending.push(field_name.into()),
+            PromisedFieldStatus::Differs if pending_value(restart_field.field, config).is_some() => pending.push(field_name.into()),
+            PromisedFieldStatus::Differs => not_in_effect.push(field_name.into()),
         }
-        seen = seen.with(word, &*shown_in_effect(awaited.field, config));
+        seen = seen.with(field_name, &*shown_in_effect(restart_field.field, config));
     }
-    if still.is_empty() && lost.is_empty() {
+    if pending.is_empty() && not_in_effect.is_empty() {
         return PromiseCheck::Kept(Evidence::default());
     }
     let with =
         |seen: Evidence, key: &str, words: Vec<Box<str>>| if words.is_empty() { seen } else { seen.with(key, Fact::Words(words.into())) };
-    PromiseCheck::NotKept(with(with(seen, "pending", still), "not_in_effect", lost))
+    PromiseCheck::NotKept(with(with(seen, "pending", pending), "not_in_effect", not_in_effect))
 }
 
 /// Why the guest must not go down for the restart that this change is part of: the pending values are gone or differ.
 ///
 /// Only applies to changes that interrupt the guest. A guest that is already down is declared to run, and must be started anyway.
 pub(super) fn lost_restart_reasons(operation: &Operation, config: &LiveConfig) -> Vec<String> {
-    let gone = restart_fields(operation).iter().filter(|_| operation.step.interrupts()).filter_map(|awaited| {
-        let value = awaited.value.as_ref().map_or_else(|| "a value".to_owned(), |value| format_value(value.as_ref()));
-        let found = || match pending_value(awaited.field, config) {
+    let reasons = restart_fields(operation).iter().filter(|_| operation.step.interrupts()).filter_map(|restart_field| {
+        let value = restart_field.value.as_ref().map_or_else(|| "a value".to_owned(), |value| format_value(value.as_ref()));
+        let found = || match pending_value(restart_field.field, config) {
             Some(next) => format_value(next),
-            None => format!("nothing, and {} in effect", shown_in_effect(awaited.field, config)),
+            None => format!("nothing, and {} in effect", shown_in_effect(restart_field.field, config)),
         };
-        let is_gone = matches!(restart_field_status(operation.guest.kind, awaited, config), PromisedFieldStatus::Differs);
-        is_gone.then(|| format!("{}: planned with {value} waiting, found {}", awaited.field.word(), found()))
+        let is_gone = matches!(restart_field_status(operation.guest.kind, restart_field, config), PromisedFieldStatus::Differs);
+        is_gone.then(|| format!("{}: planned with {value} waiting, found {}", restart_field.field.word(), found()))
     });
-    gone.collect()
+    reasons.collect()
 }
 
 /// Whether the guest runs and all values that need the restart are already in effect, so that it need not go down.
 pub(super) fn is_restart_needless(operation: &Operation, live: &LiveStatus, config: &LiveConfig) -> bool {
     let fields = restart_fields(operation);
-    let is_in_effect =
-        |awaited: &RestartField| matches!(restart_field_status(operation.guest.kind, awaited, config), PromisedFieldStatus::InEffect);
+    let is_in_effect = |restart_field: &RestartField| {
+        matches!(restart_field_status(operation.guest.kind, restart_field, config), PromisedFieldStatus::InEffect)
+    };
     let is_for_them = !fields.is_empty() && operation.step.interrupts();
     is_for_them && live.status == ObservedStatus::Known(RunState::Running) && fields.iter().all(is_in_effect)
 }
 
 /// The status of a field that a restart must bring into effect. Without a recorded value, all that can be checked is whether it is still
 /// pending.
-fn restart_field_status(kind: GuestKind, awaited: &RestartField, config: &LiveConfig) -> PromisedFieldStatus {
-    match &awaited.value {
-        Some(value) => field_status(kind, awaited.field, value.as_ref(), ChangeEffect::AtRestart, config),
-        None if pending_value(awaited.field, config).is_some() => PromisedFieldStatus::Pending,
+fn restart_field_status(kind: GuestKind, restart_field: &RestartField, config: &LiveConfig) -> PromisedFieldStatus {
+    match &restart_field.value {
+        Some(value) => field_status(kind, restart_field.field, value.as_ref(), ChangeEffect::AtRestart, config),
+        None if pending_value(restart_field.field, config).is_some() => PromisedFieldStatus::Pending,
         None => PromisedFieldStatus::InEffect,
     }
 }
@@ -274,26 +275,26 @@ pub(super) fn shown_in_effect(field: Field, config: &LiveConfig) -> String {
 /// Checks that each field has its value, or has it pending if it can only take effect at the next start (decision 0003).
 fn check_config_written(kind: GuestKind, fields: &[FieldChange], config: &LiveConfig) -> PromiseCheck {
     let mut seen = Evidence::default();
-    let mut waits = Vec::new();
+    let mut pending = Vec::new();
     let (mut is_kept, mut is_clear) = (true, true);
     for change in fields {
         seen = seen.with(change.field.word(), &*shown_in_effect(change.field, config));
         match field_status(kind, change.field, change.after.as_ref(), change.effect, config) {
             PromisedFieldStatus::InEffect => {}
-            PromisedFieldStatus::Pending => waits.push(change.field.word().into()),
+            PromisedFieldStatus::Pending => pending.push(change.field.word().into()),
             // Text that is not understood may be the written value in a form that this version does not know.
             PromisedFieldStatus::Differs if config.values.not_understood(change.field).is_some() => is_clear = false,
             PromisedFieldStatus::Differs => {
                 is_kept = false;
                 // Written but not in effect although it should be: the guest needs a restart that was not planned.
                 if is_waiting_with(kind, change, config) {
-                    waits.push(change.field.word().into());
+                    pending.push(change.field.word().into());
                 }
             }
         }
     }
-    if !waits.is_empty() {
-        seen = seen.with("pending_restart", Fact::Words(waits.into()));
+    if !pending.is_empty() {
+        seen = seen.with("pending_restart", Fact::Words(pending.into()));
     }
     match (is_kept, is_clear) {
         (false, _) => PromiseCheck::NotKept(seen),

@@ -17,7 +17,7 @@ fn sample_operation(seed: u64) -> Operation {
 
 #[test]
 fn operations_of_random_plans_are_canonical_and_read_back_unchanged() {
-    let mut words = std::collections::BTreeSet::new();
+    let mut changes = std::collections::BTreeSet::new();
     let mut count = 0;
     for seed in 0..800 {
         for operation in some_operations(&mut Rng::new(seed), "run-1") {
@@ -26,13 +26,13 @@ fn operations_of_random_plans_are_canonical_and_read_back_unchanged() {
             assert_eq!(parse_operation(text.as_bytes()).as_ref(), Ok(&operation), "seed {seed}: {text}");
             let tree: serde_json::Value = serde_json::from_str(&text).expect("JSON");
             assert_eq!(serde_json_canonicalizer::to_string(&tree).expect("canonical"), text, "seed {seed}");
-            words.insert((operation.step.change.word(), operation.guest.kind, operation.source == OperationSource::Convergent));
+            changes.insert((operation.step.change.word(), operation.guest.kind, operation.source == OperationSource::Convergent));
             count += 1;
         }
     }
     assert!(count > 1500, "{count} operations are too few to prove anything");
     // Five changes, two kinds and two sources make 20. No field of a container waits for a restart, so no container is rebooted.
-    assert_eq!(words.len(), 18, "{words:?}");
+    assert_eq!(changes.len(), 18, "{changes:?}");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn unreadable_values_are_not_storable() {
     let with_marks =
         |identity| Operation { guest: OperationTarget { identity: Some(identity), ..operation.guest.clone() }, ..operation.clone() };
     let (upper, blank) = (Some("AB".into()), Some(" ".into()));
-    let (ours, other) = match operation.guest.kind {
+    let (same_kind, other) = match operation.guest.kind {
         GuestKind::Qemu => (
             [GuestIdentity::Qemu { uuid: upper, ctime: None }, GuestIdentity::Qemu { uuid: blank, ctime: None }],
             GuestIdentity::Lxc { rootfs: None, mac: None },
@@ -127,7 +127,7 @@ fn unreadable_values_are_not_storable() {
             GuestIdentity::Qemu { uuid: None, ctime: None },
         ),
     };
-    for identity in ours.into_iter().chain([other]) {
+    for identity in same_kind.into_iter().chain([other]) {
         let operation = with_marks(identity);
         assert!(!operation.is_storable(), "{:?}", operation.guest.identity);
         assert_ne!(parse_operation(operation_text(&operation).as_bytes()), Ok(operation));
@@ -141,14 +141,16 @@ fn records_are_accepted_in_one_order_only() {
     let id = operation.id.clone();
     let task = TaskId::new("UPID:pve1:1:2:3:qmstart:101:root@pam:").expect("a task");
     let mut rng = Rng::new(1);
-    let ended = |outcome| JournalRecord::Ended { id: id.clone(), outcome, at_ms: 3 };
+    let end_record = |outcome| JournalRecord::Ended { id: id.clone(), outcome, at_ms: 3 };
     let intent = JournalRecord::Intent { operation: Box::new(operation.clone()), at_ms: 1 };
     let tasked = JournalRecord::TaskStarted { id: id.clone(), task, at_ms: 2 };
     let marked = JournalRecord::Sending { id: id.clone(), at_ms: 2, up_ms: 7 };
     let resolved =
         JournalRecord::Resolved { id: id.clone(), resolution: Resolution::Done, by: "ann".into(), reason: "seen".into(), at_ms: 4 };
-    let (done, held) =
-        (ended(random_outcome_with_end(&mut rng, OperationEnd::Done)), ended(random_outcome_with_end(&mut rng, OperationEnd::Held)));
+    let (done, held) = (
+        end_record(random_outcome_with_end(&mut rng, OperationEnd::Done)),
+        end_record(random_outcome_with_end(&mut rng, OperationEnd::Held)),
+    );
     let refused = |before: &[&JournalRecord], next: &JournalRecord| {
         let mut history = OperationHistory::from_intent(Box::new(operation.clone()), 1);
         before.iter().for_each(|record| history.add_record(JournalRecord::clone(record)).expect("legal"));

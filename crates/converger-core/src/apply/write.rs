@@ -102,8 +102,8 @@ impl Serialize for StoredStepRow<'_> {
         map.serialize_entry("impact", impact)?;
         map.serialize_entry("reason", reason_word(reason))?;
         if let StepReason::RestartForConfig(fields) = reason {
-            map.serialize_entry("restart_for", &fields.iter().map(|awaited| awaited.field).collect::<Vec<_>>())?;
-            if fields.iter().all(|awaited| awaited.value.is_some()) {
+            map.serialize_entry("restart_for", &fields.iter().map(|restart_field| restart_field.field).collect::<Vec<_>>())?;
+            if fields.iter().all(|restart_field| restart_field.value.is_some()) {
                 map.serialize_entry("restart_to", &RestartValues(fields))?;
             }
         }
@@ -121,7 +121,9 @@ struct RestartValues<'o>(&'o [RestartField]);
 
 impl Serialize for RestartValues<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|awaited| (awaited.field.word(), awaited.value.as_ref().and_then(Option::as_ref))))
+        serializer.collect_map(
+            self.0.iter().map(|restart_field| (restart_field.field.word(), restart_field.value.as_ref().and_then(Option::as_ref))),
+        )
     }
 }
 

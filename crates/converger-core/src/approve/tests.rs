@@ -224,12 +224,12 @@ fn power_step_checks_its_after_dependencies() {
         .into_operations(&run, |number| OperationId::new(&format!("op-{number}")));
     let operations = operations.expect("ids");
     // Because of `after` it comes last, behind its dependency.
-    let ((start, terms), others) = operations.split_last().expect("operations");
+    let ((start, context), others) = operations.split_last().expect("operations");
     assert_eq!((start.guest.vmid.get(), start.step.change.word()), (100, "start"));
-    let reliance = terms.dependency(0).expect("a dependency");
+    let reliance = context.dependency(0).expect("a dependency");
     assert_eq!((reliance.address.vmid.get(), reliance.state), (103, RunState::Running));
-    assert_eq!(terms.dependency(1), None);
-    assert!(others.iter().all(|(_, terms)| terms.dependency(0).is_none()), "no other step has dependencies");
+    assert_eq!(context.dependency(1), None);
+    assert!(others.iter().all(|(_, context)| context.dependency(0).is_none()), "no other step has dependencies");
 }
 
 /// The dependencies of each power step: guest, change, and the required state of each other guest.
@@ -237,12 +237,12 @@ fn dependencies_of(safe: SafePlan, names: &[&str]) -> Vec<String> {
     let run = RunId::new("run").expect("an id");
     let operations = expect_approved(safe, &admission_with(typed_confirmation(names)))
         .into_operations(&run, |number| OperationId::new(&format!("op-{number}")));
-    let shown = |(operation, terms): &(Operation, CheckContext)| {
+    let describe = |(operation, context): &(Operation, CheckContext)| {
         let relies: Vec<String> =
-            (0..).map_while(|number| terms.dependency(number)).map(|on| format!("{} {}", on.address.vmid, on.state.word())).collect();
+            (0..).map_while(|number| context.dependency(number)).map(|on| format!("{} {}", on.address.vmid, on.state.word())).collect();
         format!("{} {}: {}", operation.guest.vmid, operation.step.change.word(), relies.join(", "))
     };
-    operations.expect("ids").iter().map(shown).collect()
+    operations.expect("ids").iter().map(describe).collect()
 }
 
 /// 103 runs and gets more memory at its next start; it comes after 102, which runs too. 100 comes after 103 and has no declared state.

@@ -84,8 +84,8 @@ impl RecordedPlan {
 
     /// The differences between this plan and a later one, per guest; empty if both have the same steps on the same guests.
     #[must_use]
-    pub fn differences(&self, now: &Self, narrowed: GuestOmission) -> Vec<String> {
-        let guests = self.guest_differences(now, narrowed).into_iter().map(|guest| format!("{}: {}", guest.vmid, guest.text));
+    pub fn differences(&self, now: &Self, omission: GuestOmission) -> Vec<String> {
+        let guests = self.guest_differences(now, omission).into_iter().map(|guest| format!("{}: {}", guest.vmid, guest.text));
         self.general_differences(now).into_iter().chain(guests).collect()
     }
 
@@ -111,8 +111,8 @@ impl RecordedPlan {
 
     /// The refusal if a later plan has other steps or other guests.
     #[must_use]
-    pub fn stale_refusal(&self, now: &Self, narrowed: GuestOmission) -> Option<Refusal> {
-        let differences = self.differences(now, narrowed);
+    pub fn stale_refusal(&self, now: &Self, omission: GuestOmission) -> Option<Refusal> {
+        let differences = self.differences(now, omission);
         (!differences.is_empty()).then(|| Refusal::plan_stale(differences))
     }
 }
@@ -132,23 +132,24 @@ impl RecordedGuest {
         let codes = codes.map(str::to_owned).collect();
         let (kind, name, verdict, steps) = (member(row, "kind"), member(row, "name"), member(row, "verdict"), member(row, "steps"));
         let found = row.get("precondition").map_or_else(String::new, Value::to_string);
-        let bare = elements(Some(&steps)).map(|step| without_reason(step.clone()).to_string()).collect();
-        Self { kind, name, verdict, steps, identity, precondition: found, step_texts: bare, codes }
+        let step_texts = elements(Some(&steps)).map(|step| without_reason(step.clone()).to_string()).collect();
+        Self { kind, name, verdict, steps, identity, precondition: found, step_texts, codes }
     }
 
     /// Whether both rows agree on the guest and on what is done to it. Changed tags do not matter.
     fn is_equivalent_to(&self, other: &Self) -> bool {
-        let meant = |row: &Self| [row.kind.clone(), row.name.clone(), row.verdict.clone(), row.steps.clone(), row.identity.clone()];
-        meant(self) == meant(other)
+        let compared_values =
+            |row: &Self| [row.kind.clone(), row.name.clone(), row.verdict.clone(), row.steps.clone(), row.identity.clone()];
+        compared_values(self) == compared_values(other)
     }
 
     /// A short description of what the plan does to the guest.
     fn summarize(&self) -> String {
-        let who = self.name.as_str().unwrap_or_default();
+        let name = self.name.as_str().unwrap_or_default();
         match self.verdict.as_str() {
-            Some("steps") => format!("{} on {who}", elements(Some(&self.steps)).map(describe_step).collect::<Vec<_>>().join(", ")),
-            Some("refused") => format!("{who} refused ({})", self.codes.join(", ")),
-            verdict => format!("{who} {}", verdict.unwrap_or_default()),
+            Some("steps") => format!("{} on {name}", elements(Some(&self.steps)).map(describe_step).collect::<Vec<_>>().join(", ")),
+            Some("refused") => format!("{name} refused ({})", self.codes.join(", ")),
+            verdict => format!("{name} {}", verdict.unwrap_or_default()),
         }
     }
 }
@@ -169,18 +170,18 @@ fn describe_difference(then: Option<&RecordedGuest>, now: Option<&RecordedGuest>
 }
 
 /// Collects the paths at which two values differ, with both values.
-fn collect_differences(place: &str, then: &Value, now: &Value, found: &mut Vec<String>) {
+fn collect_differences(path: &str, then: &Value, now: &Value, found: &mut Vec<String>) {
     match (then, now) {
         (Value::Object(one), Value::Object(two)) => {
             let keys: BTreeSet<&String> = one.keys().chain(two.keys()).collect();
-            keys.into_iter().for_each(|key| collect_differences(&format!("{place} {key}"), &member(then, key), &member(now, key), found));
+            keys.into_iter().for_each(|key| collect_differences(&format!("{path} {key}"), &member(then, key), &member(now, key), found));
         }
         (Value::Array(one), Value::Array(two)) if one.len() == two.len() => {
             let pairs = one.iter().zip(two).enumerate();
-            pairs.for_each(|(number, (then, now))| collect_differences(&format!("{place} {}", number + 1), then, now, found));
+            pairs.for_each(|(number, (then, now))| collect_differences(&format!("{path} {}", number + 1), then, now, found));
         }
         (then, now) if then == now => {}
-        (then, now) => found.push(format!("{place}: then {then}, now {now}")),
+        (then, now) => found.push(format!("{path}: then {then}, now {now}")),
     }
 }
 
@@ -188,8 +189,8 @@ fn describe_step(step: &Value) -> String {
     let fields = step.get("fields").and_then(Value::as_object).into_iter().flatten();
     let fields: Vec<String> =
         fields.map(|(name, field)| format!("{name} {} to {}", member(field, "before"), member(field, "after"))).collect();
-    let word = step.get("change").and_then(Value::as_str).unwrap_or_default();
-    if fields.is_empty() { word.to_owned() } else { format!("{word} ({})", fields.join(", ")) }
+    let change = step.get("change").and_then(Value::as_str).unwrap_or_default();
+    if fields.is_empty() { change.to_owned() } else { format!("{change} ({})", fields.join(", ")) }
 }
 
 /// A member, or null.
@@ -215,8 +216,8 @@ mod tests {
         json!({ "environment": "lab", "guests": guests })
     }
 
-    fn differences(then: &Value, now: &Value, narrowed: GuestOmission) -> Vec<String> {
-        RecordedPlan::from_body(then).differences(&RecordedPlan::from_body(now), narrowed)
+    fn differences(then: &Value, now: &Value, omission: GuestOmission) -> Vec<String> {
+        RecordedPlan::from_body(then).differences(&RecordedPlan::from_body(now), omission)
     }
 
     #[test]
@@ -250,8 +251,8 @@ mod tests {
     fn g15_duplicate_or_unidentified_rows_never_match() {
         let start = json!([{ "change": "start" }]);
         let (now, nobody) = (plan_body(&[guest_row(100, &start)]), json!({ "name": "web" }));
-        let twice = plan_body(&[guest_row(100, &json!([{ "change": "stop" }])), guest_row(100, &start)]);
-        assert_eq!(differences(&twice, &now, GuestOmission::Allowed), ["100: it is there twice"]);
+        let duplicate = plan_body(&[guest_row(100, &json!([{ "change": "stop" }])), guest_row(100, &start)]);
+        assert_eq!(differences(&duplicate, &now, GuestOmission::Allowed), ["100: it is there twice"]);
         assert_eq!(differences(&plan_body(&[guest_row(100, &start), nobody]), &now, GuestOmission::Allowed), ["row 2: it is of no guest"]);
     }
 

@@ -106,18 +106,19 @@ pub(super) fn finish_config<'t, S: EventSource<'t>>(
 }
 
 fn check_line(line: &ConfigLine, kind: GuestKind) -> Option<Diagnostic> {
-    let word = line.setting.field.word();
+    let field_name = line.setting.field.word();
     let rule = rule_of(kind, line.setting.field).filter(|rule| rule.role == FieldRole::Managed);
     let Some(rule) = rule else {
         return Some(
-            Diagnostic::new(line.key, format!("`{word}` cannot be managed for {kind} guests")).with_help(managed_fields_help(kind)),
+            Diagnostic::new(line.key, format!("`{field_name}` cannot be managed for {kind} guests")).with_help(managed_fields_help(kind)),
         );
     };
     let Some(value) = &line.setting.wanted else {
-        let message = format!("`{word}` of {kind} guests cannot be removed, only set");
+        let message = format!("`{field_name}` of {kind} guests cannot be removed, only set");
         return (!rule.can_unset).then(|| Diagnostic::new(line.value, message));
     };
-    describe_bounds_fault(rule, value).map(|bounds| Diagnostic::new(line.value, format!("`{word}` of {kind} guests must be {bounds}")))
+    describe_bounds_fault(rule, value)
+        .map(|bounds| Diagnostic::new(line.value, format!("`{field_name}` of {kind} guests must be {bounds}")))
 }
 
 fn managed_fields_help(kind: GuestKind) -> String {
@@ -127,10 +128,10 @@ fn managed_fields_help(kind: GuestKind) -> String {
 /// The keys that can be declared for guests of this kind, or for any guest.
 fn managed_fields(kind: Option<GuestKind>) -> Vec<&'static str> {
     let is_managed = |rule: &&FieldRule| rule.role == FieldRole::Managed && kind.is_none_or(|kind| rule.kind == kind);
-    let mut words: Vec<&str> = crate::normalize::TABLE.iter().filter(is_managed).map(|rule| rule.field.word()).collect();
-    words.sort_unstable();
-    words.dedup();
-    words
+    let mut field_names: Vec<&str> = crate::normalize::TABLE.iter().filter(is_managed).map(|rule| rule.field.word()).collect();
+    field_names.sort_unstable();
+    field_names.dedup();
+    field_names
 }
 
 /// The bounds as text, if a value is out of bounds.
@@ -179,19 +180,19 @@ fn read_value<'t, S: EventSource<'t>>(
     reader: &mut DocumentReader<'t, S>,
     field: Field,
     form: ValueForm,
-    place: &mut Span,
+    value_span: &mut Span,
 ) -> Result<Option<FieldValue>, End> {
     let what = field.quoted_name();
     Ok(match field.shape() {
         ValueShape::Flag => reader.read_flag(what)?.map(FieldValue::Flag),
-        ValueShape::Count => read_number(reader, what, place)?.map(FieldValue::Count),
-        ValueShape::Mib if form == ValueForm::Normal => read_number(reader, what, place)?.map(FieldValue::Mib),
-        ValueShape::Thousandths if form == ValueForm::Normal => read_number(reader, what, place)?.map(FieldValue::Thousandths),
-        ValueShape::Mib => read_memory(reader, what, place)?.map(FieldValue::Mib),
-        ValueShape::Thousandths => read_thousandths(reader, what, place)?.map(FieldValue::Thousandths),
-        ValueShape::Text => read_text(reader, what, place)?.map(FieldValue::Text),
+        ValueShape::Count => read_number(reader, what, value_span)?.map(FieldValue::Count),
+        ValueShape::Mib if form == ValueForm::Normal => read_number(reader, what, value_span)?.map(FieldValue::Mib),
+        ValueShape::Thousandths if form == ValueForm::Normal => read_number(reader, what, value_span)?.map(FieldValue::Thousandths),
+        ValueShape::Mib => read_memory(reader, what, value_span)?.map(FieldValue::Mib),
+        ValueShape::Thousandths => read_thousandths(reader, what, value_span)?.map(FieldValue::Thousandths),
+        ValueShape::Text => read_text(reader, what, value_span)?.map(FieldValue::Text),
         ValueShape::Tags => read_tags(reader)?.map(FieldValue::Tags),
-        ValueShape::Startup => read_startup(reader, *place)?.map(FieldValue::Startup),
+        ValueShape::Startup => read_startup(reader, *value_span)?.map(FieldValue::Startup),
         ValueShape::Boot => read_boot_order(reader)?.map(FieldValue::Boot),
         // No kind can declare it; `check_line` reports that.
         ValueShape::Features => {
@@ -201,16 +202,16 @@ fn read_value<'t, S: EventSource<'t>>(
     })
 }
 
-fn read_number<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, what: &str, place: &mut Span) -> Result<Option<u32>, End> {
+fn read_number<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, what: &str, value_span: &mut Span) -> Result<Option<u32>, End> {
     Ok(reader.read_integer(what, 0, u64::from(u32::MAX))?.map(|(number, span)| {
-        *place = span;
+        *value_span = span;
         u32::try_from(number).unwrap_or(u32::MAX)
     }))
 }
 
-fn read_memory<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, what: &str, place: &mut Span) -> Result<Option<u32>, End> {
+fn read_memory<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, what: &str, value_span: &mut Span) -> Result<Option<u32>, End> {
     let Some((scalar, span)) = reader.read_scalar(what, "an amount of memory such as 512MiB or 8GiB")? else { return Ok(None) };
-    *place = span;
+    *value_span = span;
     match parse_mib(&scalar.text) {
         Some(mib) => Ok(Some(mib)),
         None => {
@@ -254,9 +255,13 @@ fn parse_mib(text: &str) -> Option<u32> {
     number.parse::<u32>().ok().filter(|_| plain)?.checked_mul(factor)
 }
 
-fn read_thousandths<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, what: &str, place: &mut Span) -> Result<Option<u32>, End> {
+fn read_thousandths<'t, S: EventSource<'t>>(
+    reader: &mut DocumentReader<'t, S>,
+    what: &str,
+    value_span: &mut Span,
+) -> Result<Option<u32>, End> {
     let Some((scalar, span)) = reader.read_scalar(what, "a decimal in quotes, such as \"1.5\"")? else { return Ok(None) };
-    *place = span;
+    *value_span = span;
     let number = if scalar.style == QuoteStyle::Quoted { parse_thousandths(&scalar.text) } else { None };
     match number {
         Some(number) => Ok(Some(number)),
@@ -278,9 +283,13 @@ fn parse_thousandths(text: &str) -> Option<u32> {
 }
 
 /// Proxmox strips whitespace at the end of a description; other control characters would not survive the request.
-fn read_text<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, what: &str, place: &mut Span) -> Result<Option<Box<str>>, End> {
+fn read_text<'t, S: EventSource<'t>>(
+    reader: &mut DocumentReader<'t, S>,
+    what: &str,
+    value_span: &mut Span,
+) -> Result<Option<Box<str>>, End> {
     let Some((text, span)) = reader.read_text(what)? else { return Ok(None) };
-    *place = span;
+    *value_span = span;
     let control = text.chars().find(|character| character.is_control() && !matches!(character, '\n' | '\t'));
     if let Some(control) = control {
         let fault = Diagnostic::new(span, format!("{what} has the control character {}", control.escape_debug()));
@@ -340,7 +349,7 @@ fn is_boot_device(text: &str) -> bool {
 
 const STARTUP_KEYS: [&str; 3] = ["order", "up", "down"];
 
-fn read_startup<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, place: Span) -> Result<Option<StartupOrder>, End> {
+fn read_startup<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, value_span: Span) -> Result<Option<StartupOrder>, End> {
     let mut startup = StartupOrder::default();
     let seen = reader.read_fields("`startup`", &STARTUP_KEYS, |reader, key, _| {
         let number = reader.read_integer("a part of `startup`", 0, 1_000_000)?.and_then(|(number, _)| u32::try_from(number).ok());
@@ -354,7 +363,7 @@ fn read_startup<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, plac
     let Some(seen) = seen else { return Ok(None) };
     if (0..STARTUP_KEYS.len()).all(|key| seen.key_span(key).is_none()) {
         return reader.report_none(
-            Diagnostic::new(place, "`startup` is empty").with_help("give `order`, `up` or `down`, or `startup: null` to remove it"),
+            Diagnostic::new(value_span, "`startup` is empty").with_help("give `order`, `up` or `down`, or `startup: null` to remove it"),
         );
     }
     Ok(Some(startup))

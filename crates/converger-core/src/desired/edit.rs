@@ -19,11 +19,12 @@ pub(super) fn insert_marks(bytes: &[u8], notation: Notation, marks: &BTreeMap<Vm
     let desired = parse(bytes, notation)?;
     let text = decode_utf8(bytes)?;
     let mut guests: Vec<GuestEdit<'_>> = Vec::new();
-    for place in layout::locate_guests(bytes, notation)? {
-        let (Some(wanted), Some((index, own))) = (marks.get(&place.vmid), desired.find(place.vmid)) else { continue };
-        let page = EditedText { text, notation, is_compact: slice(text, place.id.key.end, place.id.value.start) == ":" };
-        let edits = page.edit_guest(&place, own.identity.as_deref(), wanted).ok_or_else(|| layout_fault(notation, &place, wanted))?;
-        guests.push(GuestEdit { place, wanted, index, edits });
+    for guest_layout in layout::locate_guests(bytes, notation)? {
+        let (Some(wanted), Some((index, own))) = (marks.get(&guest_layout.vmid), desired.find(guest_layout.vmid)) else { continue };
+        let page = EditedText { text, notation, is_compact: slice(text, guest_layout.id.key.end, guest_layout.id.value.start) == ":" };
+        let edits =
+            page.edit_guest(&guest_layout, own.identity.as_deref(), wanted).ok_or_else(|| layout_fault(notation, &guest_layout, wanted))?;
+        guests.push(GuestEdit { place: guest_layout, wanted, index, edits });
     }
     let written = |count: usize| {
         let (chosen, _) = guests.split_at_checked(count)?;
@@ -81,11 +82,11 @@ fn adds_only_marks(desired: &Desired, guests: &[GuestEdit<'_>], text: &str, nota
     parse(text.as_bytes(), notation).is_ok_and(|found| found == expected)
 }
 
-fn layout_fault(notation: Notation, place: &GuestLayout, wanted: &GuestIdentity) -> Diagnostics {
+fn layout_fault(notation: Notation, guest_layout: &GuestLayout, wanted: &GuestIdentity) -> Diagnostics {
     let page = EditedText { text: "", notation, is_compact: false };
-    let message = format!("the birth marks of guest {} cannot be written into a layout like this", place.vmid);
+    let message = format!("the birth marks of guest {} cannot be written into a layout like this", guest_layout.vmid);
     let help = format!("write them by hand: {}", page.format_pair("identity", &page.format_identity(wanted, " ")));
-    Diagnostic::new(place.id.value, message).with_help(help).into()
+    Diagnostic::new(guest_layout.id.value, message).with_help(help).into()
 }
 
 /// The text to edit, and its style.
@@ -99,17 +100,18 @@ struct EditedText<'t> {
 
 impl EditedText<'_> {
     /// The edits that give a guest these marks; `None` if its layout is not understood.
-    fn edit_guest(&self, place: &GuestLayout, pinned: Option<&GuestIdentity>, wanted: &GuestIdentity) -> Option<Vec<TextEdit>> {
-        if let (Some(found), Some(pinned)) = (&place.identity, pinned) {
+    fn edit_guest(&self, guest_layout: &GuestLayout, pinned: Option<&GuestIdentity>, wanted: &GuestIdentity) -> Option<Vec<TextEdit>> {
+        if let (Some(found), Some(pinned)) = (&guest_layout.identity, pinned) {
             return self.edit_identity(found, pinned, wanted);
         }
         // The id is a plain number and always works; a name or a kind could be a block scalar.
-        let beside = [place.name, place.kind].into_iter().flatten().find(|entry| self.is_simple(entry)).unwrap_or(place.id);
-        let keys = [Some(place.id), place.kind, place.name];
-        let margin = if slice(self.text, place.map.start, place.map.end + 1).starts_with("{ ") { " " } else { "" };
-        let margin = if self.is_flow(place.map) { margin } else { " " };
+        let beside =
+            [guest_layout.name, guest_layout.kind].into_iter().flatten().find(|entry| self.is_simple(entry)).unwrap_or(guest_layout.id);
+        let keys = [Some(guest_layout.id), guest_layout.kind, guest_layout.name];
+        let margin = if slice(self.text, guest_layout.map.start, guest_layout.map.end + 1).starts_with("{ ") { " " } else { "" };
+        let margin = if self.is_flow(guest_layout.map) { margin } else { " " };
         let pair = self.format_pair("identity", &self.format_identity(wanted, margin));
-        Some(vec![self.insert_pair(place.map, &keys, &beside, &pair)])
+        Some(vec![self.insert_pair(guest_layout.map, &keys, &beside, &pair)])
     }
 
     /// Replaces marks that differ, adds missing ones, and removes those that the guest does not have.
@@ -119,28 +121,28 @@ impl EditedText<'_> {
         let entry =
             |key: &str| birth_marks::KEYS.iter().position(|own| *own == key).and_then(|index| found.entries.get(index).copied().flatten());
         let mut edits = Vec::new();
-        let (mut kept, mut lost, mut gained) = (None, None, None);
+        let (mut kept_entry, mut removed_entry, mut gained) = (None, None, None);
         for ((key, old), (_, new)) in old.into_iter().zip(new) {
             match (entry(key), new) {
                 (Some(entry), Some(new)) => {
-                    kept = Some(entry);
+                    kept_entry = Some(entry);
                     if old.as_ref() != Some(&new) {
                         edits.push(self.replace_value(&entry, &new)?);
                     }
                 }
-                (Some(entry), None) => lost = Some(entry),
+                (Some(entry), None) => removed_entry = Some(entry),
                 (None, Some(new)) => gained = Some(self.format_pair(key, &self.format_mark(&new))),
                 (None, None) => {}
             }
         }
-        match (kept, lost, gained) {
+        match (kept_entry, removed_entry, gained) {
             (_, None, None) => {}
-            (Some(kept), None, Some(pair)) if self.is_simple(&kept) => {
-                edits.push(self.insert_pair(found.map, &found.entries, &kept, &pair))
+            (Some(kept_entry), None, Some(pair)) if self.is_simple(&kept_entry) => {
+                edits.push(self.insert_pair(found.map, &found.entries, &kept_entry, &pair))
             }
-            (Some(kept), Some(lost), None) => edits.extend(self.remove_pair(found.map, &lost, &kept)?),
-            (None, Some(lost), Some(text)) if self.is_simple(&lost) => {
-                edits.push(TextEdit { range: to_index(lost.key.start)..to_index(lost.value.end), text });
+            (Some(kept_entry), Some(removed_entry), None) => edits.extend(self.remove_pair(found.map, &removed_entry, &kept_entry)?),
+            (None, Some(removed_entry), Some(text)) if self.is_simple(&removed_entry) => {
+                edits.push(TextEdit { range: to_index(removed_entry.key.start)..to_index(removed_entry.value.end), text });
             }
             _ => return None,
         }
@@ -189,15 +191,15 @@ impl EditedText<'_> {
     }
 
     /// Removes a key and its value; comments stay.
-    fn remove_pair(&self, map: Span, lost: &KeyValueSpan, kept: &KeyValueSpan) -> Option<Vec<TextEdit>> {
-        let (start, end) = (to_index(lost.key.start), to_index(lost.value.end));
+    fn remove_pair(&self, map: Span, removed_entry: &KeyValueSpan, kept_entry: &KeyValueSpan) -> Option<Vec<TextEdit>> {
+        let (start, end) = (to_index(removed_entry.key.start), to_index(removed_entry.value.end));
         let nothing = |range: Range<usize>| TextEdit { range, text: String::new() };
-        if !self.is_simple(lost) {
+        if !self.is_simple(removed_entry) {
             return None;
         }
         if self.is_flow(map) {
-            let is_first = lost.key.start < kept.key.start;
-            let gap = if is_first { end..to_index(kept.key.start) } else { to_index(kept.value.end)..start };
+            let is_first = removed_entry.key.start < kept_entry.key.start;
+            let gap = if is_first { end..to_index(kept_entry.key.start) } else { to_index(kept_entry.value.end)..start };
             let between = self.text.get(gap.clone())?;
             let comma = gap.start + (between.len() - between.trim_start().strip_prefix(',')?.len());
             return Some(match (is_first, between.contains('#')) {

@@ -40,16 +40,16 @@ struct LayoutDecoder;
 
 impl DocumentDecoder<Vec<GuestLayout>> for LayoutDecoder {
     fn decode<'t, S: EventSource<'t>>(self, reader: &mut DocumentReader<'t, S>) -> Result<Vec<GuestLayout>, End> {
-        let mut places = Vec::new();
+        let mut layouts = Vec::new();
         reader.read_fields("the file", &KEYS, |reader, key, _| match key {
-            2 => reader.read_items("guests", |reader| read_guest(reader, &mut places)).map(|_| ()),
+            2 => reader.read_items("guests", |reader| read_guest(reader, &mut layouts)).map(|_| ()),
             _ => reader.skip_value(),
         })?;
-        Ok(places)
+        Ok(layouts)
     }
 }
 
-fn read_guest<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, places: &mut Vec<GuestLayout>) -> Result<(), End> {
+fn read_guest<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, layouts: &mut Vec<GuestLayout>) -> Result<(), End> {
     let (mut id, mut kind, mut name, mut identity) = (None, None, None, None);
     let seen = reader.read_fields("a guest", &GUEST_KEYS, |reader, key, span| {
         match key {
@@ -62,7 +62,7 @@ fn read_guest<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, places
         Ok(())
     })?;
     if let (Some(seen), Some((vmid, id))) = (seen, id) {
-        places.push(GuestLayout { vmid, map: seen.span, id, kind, name, identity });
+        layouts.push(GuestLayout { vmid, map: seen.span, id, kind, name, identity });
     }
     Ok(())
 }

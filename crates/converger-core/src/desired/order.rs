@@ -84,25 +84,25 @@ fn cycle_fault(guests: &[DesiredGuest], order: &[u32], edges: &[DependencyEdge])
     }
     let is_stuck = |index: &usize| ordered.get(*index) == Some(&false);
     let next = |index: usize| guests.get(index)?.after.iter().filter_map(|on| index_of(guests, *on)).find(is_stuck);
-    let mut walk: Vec<usize> = (0..guests.len()).filter(is_stuck).take(1).collect();
+    let mut path: Vec<usize> = (0..guests.len()).filter(is_stuck).take(1).collect();
     let mut visited = vec![false; guests.len()];
     let start = loop {
-        let Some(step) = walk.last().and_then(|last| next(*last)) else { break 0 };
-        if visited.get(step) == Some(&true) || walk.first() == Some(&step) {
-            break walk.iter().position(|index| *index == step).unwrap_or(0);
+        let Some(step) = path.last().and_then(|last| next(*last)) else { break 0 };
+        if visited.get(step) == Some(&true) || path.first() == Some(&step) {
+            break path.iter().position(|index| *index == step).unwrap_or(0);
         }
         if let Some(mark) = visited.get_mut(step) {
             *mark = true;
         }
-        walk.push(step);
+        path.push(step);
     };
-    let ring: Vec<Vmid> = walk.get(start..).unwrap_or(&[]).iter().filter_map(|index| guests.get(*index)).map(|guest| guest.vmid).collect();
-    let place = edges.iter().find(|edge| ring.first() == Some(&edge.guest) && ring.contains(&edge.on));
+    let ring: Vec<Vmid> = path.get(start..).unwrap_or(&[]).iter().filter_map(|index| guests.get(*index)).map(|guest| guest.vmid).collect();
+    let first_edge = edges.iter().find(|edge| ring.first() == Some(&edge.guest) && ring.contains(&edge.on));
     let mut names: Vec<String> = ring.iter().take(SHOWN_MAX).map(ToString::to_string).collect();
     if ring.len() > SHOWN_MAX {
         names.push("...".into());
     }
     names.extend(ring.first().map(ToString::to_string));
-    Diagnostic::new(place.map_or(Span::at(0), |edge| edge.span), format!("dependency cycle in `after`: {}", names.join(" -> ")))
+    Diagnostic::new(first_edge.map_or(Span::at(0), |edge| edge.span), format!("dependency cycle in `after`: {}", names.join(" -> ")))
         .with_help("no guest of a cycle can start first; remove one of these from `after`")
 }

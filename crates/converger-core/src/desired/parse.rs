@@ -10,9 +10,9 @@ use crate::document::{
 use crate::guest::{EnvironmentName, GuestKind, GuestName, RunState, Vmid};
 
 pub(super) fn parse(bytes: &[u8], notation: Notation, form: ValueForm) -> Result<Desired, Diagnostics> {
-    let drafts = decode(bytes, notation, DesiredDecoder(form))?;
-    let Some(environment) = drafts.environment else { return Err(Diagnostics::default()) };
-    Ok(Desired { environment, guests: drafts.guests.into(), order: drafts.order, unselected: Box::default() })
+    let desired_draft = decode(bytes, notation, DesiredDecoder(form))?;
+    let Some(environment) = desired_draft.environment else { return Err(Diagnostics::default()) };
+    Ok(Desired { environment, guests: desired_draft.guests.into(), order: desired_draft.order, unselected: Box::default() })
 }
 
 pub(super) const KEYS: [&str; 3] = ["version", "environment", "guests"];
@@ -35,23 +35,23 @@ struct DesiredDecoder(ValueForm);
 
 impl DocumentDecoder<DesiredDraft> for DesiredDecoder {
     fn decode<'t, S: EventSource<'t>>(self, reader: &mut DocumentReader<'t, S>) -> Result<DesiredDraft, End> {
-        let mut drafts = DesiredDraft::default();
+        let mut desired_draft = DesiredDraft::default();
         if reader.peek_end()? {
             let fault = Diagnostic::new(Span::at(0), "the file declares nothing");
             reader.report(fault.with_help("begin with `version: 1`, `environment: <name>` and `guests:`"))?;
-            return Ok(drafts);
+            return Ok(desired_draft);
         }
         let mut scratch = Config::with_form(self.0);
         let seen = reader.read_fields("the file", &KEYS, |reader, key, _| match key {
             0 => check_version(reader),
-            1 => read_environment(reader, &mut drafts),
-            _ => reader.read_items("guests", |reader| read_guest(reader, &mut drafts, &mut scratch)).map(|_| ()),
+            1 => read_environment(reader, &mut desired_draft),
+            _ => reader.read_items("guests", |reader| read_guest(reader, &mut desired_draft, &mut scratch)).map(|_| ()),
         })?;
         if let Some(seen) = seen {
             reader.require_keys(&seen, "the file", &KEYS, &[0, 1, 2])?;
         }
-        check_guests(reader, &mut drafts)?;
-        Ok(drafts)
+        check_guests(reader, &mut desired_draft)?;
+        Ok(desired_draft)
     }
 }
 
@@ -65,10 +65,10 @@ fn check_version<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> 
     }
 }
 
-fn read_environment<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, drafts: &mut DesiredDraft) -> Result<(), End> {
+fn read_environment<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, desired_draft: &mut DesiredDraft) -> Result<(), End> {
     let Some((text, span)) = reader.read_text("`environment`")? else { return Ok(()) };
-    drafts.environment = EnvironmentName::new(&text);
-    if drafts.environment.is_none() {
+    desired_draft.environment = EnvironmentName::new(&text);
+    if desired_draft.environment.is_none() {
         let fault = Diagnostic::new(span, format!("{} is not the name of an environment", quote(&text)));
         reader.report(fault.with_help("use lower-case letters, digits, `-` and `_`, at most 64"))?;
     }
@@ -91,7 +91,7 @@ struct GuestDraft {
 
 fn read_guest<'t, S: EventSource<'t>>(
     reader: &mut DocumentReader<'t, S>,
-    drafts: &mut DesiredDraft,
+    desired_draft: &mut DesiredDraft,
     config: &mut Config,
 ) -> Result<(), End> {
     let mut draft = GuestDraft::default();
@@ -124,18 +124,18 @@ fn read_guest<'t, S: EventSource<'t>>(
         let fault = Diagnostic::new(seen.span, "a guest lacks the key `name`");
         reader.report(fault.with_help("the name may be left out only where `identity` pins the guest"))?;
     }
-    finish_guest(reader, drafts, draft, config)
+    finish_guest(reader, desired_draft, draft, config)
 }
 
 /// Checks what can only be checked once the whole guest was read: its kind may come after its config.
 fn finish_guest<'t, S: EventSource<'t>>(
     reader: &mut DocumentReader<'t, S>,
-    drafts: &mut DesiredDraft,
+    desired_draft: &mut DesiredDraft,
     draft: GuestDraft,
     config: &mut Config,
 ) -> Result<(), End> {
-    let Some((vmid, place)) = draft.vmid else { return Ok(()) };
-    drafts.places.push((vmid, place));
+    let Some((vmid, vmid_span)) = draft.vmid else { return Ok(()) };
+    desired_draft.places.push((vmid, vmid_span));
     let Some(kind) = draft.kind else { return Ok(()) };
     let settings = config::finish_config(reader, config, kind)?;
     let identity = match draft.identity {
@@ -150,10 +150,10 @@ fn finish_guest<'t, S: EventSource<'t>>(
         }
         None => None,
     };
-    drafts.edges.extend(draft.after.iter().map(|(on, span)| DependencyEdge { guest: vmid, on: *on, span: *span }));
+    desired_draft.edges.extend(draft.after.iter().map(|(on, span)| DependencyEdge { guest: vmid, on: *on, span: *span }));
     let mut after: Vec<Vmid> = draft.after.into_iter().map(|(on, _)| on).collect();
     after.sort_unstable();
-    drafts.guests.push(DesiredGuest {
+    desired_draft.guests.push(DesiredGuest {
         vmid,
         kind,
         name: draft.name,
@@ -169,10 +169,10 @@ fn finish_guest<'t, S: EventSource<'t>>(
 }
 
 /// Checks constraints between guests: unique ids, `after` names declared guests, no cycle.
-fn check_guests<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, drafts: &mut DesiredDraft) -> Result<(), End> {
-    drafts.guests.sort_by_key(|guest| guest.vmid);
-    drafts.places.sort_by_key(|(vmid, span)| (*vmid, *span));
-    for pair in drafts.places.windows(2) {
+fn check_guests<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, desired_draft: &mut DesiredDraft) -> Result<(), End> {
+    desired_draft.guests.sort_by_key(|guest| guest.vmid);
+    desired_draft.places.sort_by_key(|(vmid, span)| (*vmid, *span));
+    for pair in desired_draft.places.windows(2) {
         if let [(first, first_span), (second, second_span)] = pair
             && first == second
         {
@@ -181,9 +181,10 @@ fn check_guests<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, draf
             reader.report(fault.with_help("ids are unique in an environment, over both kinds"))?;
         }
     }
-    match order::dependency_order(&drafts.guests, &drafts.edges, |vmid| drafts.places.binary_search_by_key(&vmid, |(own, _)| *own).is_ok())
-    {
-        Ok(order) => drafts.order = order,
+    match order::dependency_order(&desired_draft.guests, &desired_draft.edges, |vmid| {
+        desired_draft.places.binary_search_by_key(&vmid, |(own, _)| *own).is_ok()
+    }) {
+        Ok(order) => desired_draft.order = order,
         Err(faults) => faults.into_iter().try_for_each(|fault| reader.report(fault))?,
     }
     Ok(())

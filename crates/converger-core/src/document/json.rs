@@ -389,10 +389,10 @@ mod tests {
         let mut accepted = 0;
         for case in 0..200_000 {
             let text = random_text(&mut rng);
-            let ours = parse_tree(&text).ok();
-            let theirs = serde_json::from_str::<Value>(&text).ok();
-            assert_eq!(ours, theirs, "case {case} of seed 8259: {text:?}");
-            accepted += u32::from(ours.is_some());
+            let parsed = parse_tree(&text).ok();
+            let expected = serde_json::from_str::<Value>(&text).ok();
+            assert_eq!(parsed, expected, "case {case} of seed 8259: {text:?}");
+            accepted += u32::from(parsed.is_some());
         }
         assert!(accepted > 1_000, "only {accepted} texts were valid: the generator proves little");
     }

@@ -300,9 +300,9 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
     /// Reports an event that was not expected, and skips the value that it starts.
     fn report_unexpected<T>(&mut self, event: &DocumentEvent<'t>, message: &str) -> Result<Option<T>, DecodeAborted> {
         let span = self.source.span();
-        let silent = matches!(event, DocumentEvent::Broken);
+        let is_broken = matches!(event, DocumentEvent::Broken);
         self.skip_rest(event)?;
-        if silent {
+        if is_broken {
             return Ok(None);
         }
         let span = if span.start == span.end { self.widen_span(span) } else { span };
@@ -370,8 +370,8 @@ pub(crate) fn is_decimal(text: &str) -> bool {
 
 /// Whether some YAML parser would interpret this bare word as a number, a boolean or null.
 pub(super) fn is_ambiguous(text: &str) -> bool {
-    let word = ["true", "false", "null", "~", "yes", "no", "on", "off", "y", "n"].iter().any(|word| text.eq_ignore_ascii_case(word));
-    text.is_empty() || looks_numeric(text) || word
+    let is_keyword = ["true", "false", "null", "~", "yes", "no", "on", "off", "y", "n"].iter().any(|word| text.eq_ignore_ascii_case(word));
+    text.is_empty() || looks_numeric(text) || is_keyword
 }
 
 /// Whether it looks like an integer, decimal, hexadecimal or octal number or a time of day. UUIDs and MAC addresses do not.

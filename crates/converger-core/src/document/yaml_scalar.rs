@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn every_text_reads_back_unchanged() {
         let mut rng = Rng::new(2718);
-        let (mut bare, mut blocks) = (0, 0);
+        let (mut unquoted, mut blocks) = (0, 0);
         for case in 0..40_000 {
             let text: String = match HOSTILE_TEXTS.get(case) {
                 Some(hostile) => (*hostile).to_owned(),
@@ -230,13 +230,13 @@ mod tests {
             assert_eq!(decode_yaml(&format!("key: {written}  # why\n")).as_deref(), Some(&*text), "{context}");
             assert_eq!(decode_yaml(&format!("list: [{written}]\n")).as_deref(), Some(&*text), "{context}");
             assert_eq!(decode_yaml(&format!("{{list: [{written} ], key: {written}}}")).as_deref(), Some(&*text), "{context}");
-            bare += u32::from(!written.starts_with('"'));
+            unquoted += u32::from(!written.starts_with('"'));
             if let Some(lines) = literal_block_lines(&text) {
                 let lines: String = lines.map(|line| if line.is_empty() { "\n".to_owned() } else { format!("  {line}\n") }).collect();
                 assert_eq!(decode_yaml(&format!("key: |-\n{lines}list: []\n")).as_deref(), Some(&*text), "{context}");
                 blocks += 1;
             }
         }
-        assert!(bare > 500 && blocks > 500, "only {bare} bare words and {blocks} blocks");
+        assert!(unquoted > 500 && blocks > 500, "only {unquoted} bare words and {blocks} blocks");
     }
 }

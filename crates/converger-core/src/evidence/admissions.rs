@@ -100,10 +100,10 @@ impl AdmissionTracker {
                 self.0.get_mut(run)?.approvals.push(approval);
             }
             LedgerEntry::Admitted { run, plan, bundle, answer, at_ms } => {
-                let said = self.0.get_mut(run)?;
-                said.is_admitted = answer.as_str() == Admissibility::Admissible.word();
-                let RunEvidence { by, inputs, plan_and_judgement: made, approvals, refusals, guests, .. } = said.clone();
-                let decision = made.map(|(plan, judgement)| Decision { inputs, plan, judgement });
+                let evidence = self.0.get_mut(run)?;
+                evidence.is_admitted = answer.as_str() == Admissibility::Admissible.word();
+                let RunEvidence { by, inputs, plan_and_judgement, approvals, refusals, guests, .. } = evidence.clone();
+                let decision = plan_and_judgement.map(|(plan, judgement)| Decision { inputs, plan, judgement });
                 let (run, bundle, answer, at_ms, plan) = (run.clone(), *bundle, answer.clone(), *at_ms, *plan);
                 return Some(RecordedAdmission { index, run, bundle, answer, approvals, at_ms, by, decision, plan, refusals, guests });
             }
@@ -116,7 +116,7 @@ impl AdmissionTracker {
     /// Whether a run may apply its plan.
     #[must_use]
     pub fn is_admitted(&self, run: &RunId) -> bool {
-        self.0.get(run).is_some_and(|said| said.is_admitted)
+        self.0.get(run).is_some_and(|evidence| evidence.is_admitted)
     }
 }
 
@@ -129,7 +129,7 @@ impl RecordedAdmission {
         let unlike = |what: &str| Err(self.fault(FailureCode::IntegrityViolation, what));
         match &self.decision {
             None => return unlike("no earlier entry says which plan the run made"),
-            Some(made) if made.plan != self.plan => return unlike("it is for another plan than that of the run"),
+            Some(recorded) if recorded.plan != self.plan => return unlike("it is for another plan than that of the run"),
             Some(_) => {}
         }
         let Some(AdmissionBundle { by, decision, admission, gates }) = AdmissionBundle::parse(bytes) else {
@@ -149,18 +149,18 @@ impl RecordedAdmission {
         }
         let refused: Vec<_> = gates.into_iter().filter(AdmissionGate::is_refused).collect();
         let [yes, no] = [Admissibility::Admissible.word(), Admissibility::Inadmissible(Vec::new()).word()];
-        let word = if refused.is_empty() { yes } else { no };
+        let expected = if refused.is_empty() { yes } else { no };
         // If evidence was broken or undecidable, the gates decided nothing.
-        if [yes, no].contains(&self.answer.as_str()) && self.answer.as_str() != word {
-            return unlike(&format!("its gates give `{word}`, but `{}` is recorded", self.answer.as_str()));
+        if [yes, no].contains(&self.answer.as_str()) && self.answer.as_str() != expected {
+            return unlike(&format!("its gates give `{expected}`, but `{}` is recorded", self.answer.as_str()));
         }
         let of_run: BTreeSet<&str> = refused.iter().filter(|gate| gate.concerns_run()).map(|gate| gate.id.as_str()).collect();
-        let told: BTreeSet<&str> = self.refusals.iter().map(Slug::as_str).collect();
-        if let Some(gate) = of_run.difference(&told).next() {
+        let recorded_codes: BTreeSet<&str> = self.refusals.iter().map(Slug::as_str).collect();
+        if let Some(gate) = of_run.difference(&recorded_codes).next() {
             return unlike(&format!("gate `{gate}` refused it, but no earlier entry says so"));
         }
         // If evidence was broken or undecidable, no gate was evaluated.
-        match told.difference(&of_run).next().filter(|_| [yes, no].contains(&self.answer.as_str())) {
+        match recorded_codes.difference(&of_run).next().filter(|_| [yes, no].contains(&self.answer.as_str())) {
             Some(code) => unlike(&format!("an earlier entry refuses the run with `{code}`, but that gate did not refuse it")),
             None => Ok(()),
         }
@@ -176,12 +176,13 @@ impl RecordedAdmission {
     /// # Errors
     /// The first refusal that only one of them has.
     pub(super) fn check_guest_refusals(&self, plan: &RecordedPlan) -> Result<(), LedgerFault> {
-        let told: BTreeSet<(u64, &str)> = self.guests.iter().map(|(guest, code)| (guest.get().into(), code.as_str())).collect();
+        let recorded_refusals: BTreeSet<(u64, &str)> =
+            self.guests.iter().map(|(guest, code)| (guest.get().into(), code.as_str())).collect();
         let (planned, unlike) = (plan.refusals(), |what: String| Err(self.fault(FailureCode::IntegrityViolation, &what)));
-        if let Some((guest, code)) = planned.difference(&told).next() {
+        if let Some((guest, code)) = planned.difference(&recorded_refusals).next() {
             return unlike(format!("its plan refuses guest {guest} with `{code}`, but no earlier entry says so"));
         }
-        match told.difference(&planned).next() {
+        match recorded_refusals.difference(&planned).next() {
             Some((guest, code)) => unlike(format!("an earlier entry refuses guest {guest} with `{code}`, but its plan does not")),
             None => Ok(()),
         }
@@ -192,9 +193,9 @@ impl RecordedAdmission {
     ///
     /// # Errors
     /// What differs from the record.
-    pub fn recheck(&self, bytes: &[u8], kept: impl Fn(Digest) -> Option<Vec<u8>>, understood: ParseConfig) -> Result<(), LedgerFault> {
+    pub fn recheck(&self, bytes: &[u8], load_blob: impl Fn(Digest) -> Option<Vec<u8>>, understood: ParseConfig) -> Result<(), LedgerFault> {
         self.check_bundle(bytes)?;
-        match check_admissibility(bytes, kept, understood) {
+        match check_admissibility(bytes, load_blob, understood) {
             found if found.word() == self.answer.as_str() => Ok(()),
             Admissibility::Broken(found) => Err(self.fault(found.code, &found.what)),
             found => {

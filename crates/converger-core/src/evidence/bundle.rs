@@ -113,18 +113,18 @@ impl From<ReproduceError> for Admissibility {
     fn from(found: ReproduceError) -> Self {
         let broken = |code, what| Self::Broken(EvidenceFault { code, what });
         match found {
-            ReproduceError::Missing { part: piece, digest } => {
-                broken(failure::FailureCode::EvidenceMissing, format!("the {piece} {digest} is not kept"))
+            ReproduceError::Missing { part, digest } => {
+                broken(failure::FailureCode::EvidenceMissing, format!("the {part} {digest} is not kept"))
             }
-            ReproduceError::Changed { part: piece, named, found } => {
-                broken(failure::FailureCode::IntegrityViolation, format!("the {piece} that is kept as {named} has the digest {found}"))
+            ReproduceError::Changed { part, named, found } => {
+                broken(failure::FailureCode::IntegrityViolation, format!("the {part} that is kept as {named} has the digest {found}"))
             }
-            ReproduceError::Unreadable { part: piece, why } => {
-                broken(failure::FailureCode::IntegrityViolation, format!("the {piece} is none that this program writes: {why}"))
+            ReproduceError::Unreadable { part, why } => {
+                broken(failure::FailureCode::IntegrityViolation, format!("the {part} is none that this program writes: {why}"))
             }
-            ReproduceError::Breach { part: piece, then, now, at } => broken(
+            ReproduceError::Breach { part, then, now, at } => broken(
                 failure::FailureCode::DeterminismBreach,
-                format!("the same inputs gave the {piece} {then} then and {now} now; they differ at byte {at}"),
+                format!("the same inputs gave the {part} {then} then and {now} now; they differ at byte {at}"),
             ),
             other @ (ReproduceError::OtherPlanner { .. } | ReproduceError::OtherTables { .. }) => Self::Undecidable(other),
         }
@@ -173,16 +173,16 @@ fn build_gates(raised: &BTreeSet<RefusalCode>) -> Vec<AdmissionGate> {
 /// Checks whether a plan may be admitted on this evidence. `kept` returns the stored bytes of a digest; `understood` parses a
 /// configuration.
 #[must_use]
-pub fn check_admissibility(bundle: &[u8], kept: impl Fn(Digest) -> Option<Vec<u8>>, understood: ParseConfig) -> Admissibility {
+pub fn check_admissibility(bundle: &[u8], load_blob: impl Fn(Digest) -> Option<Vec<u8>>, understood: ParseConfig) -> Admissibility {
     let broken = |code, what: &str| Admissibility::Broken(EvidenceFault { code, what: what.into() });
     let Some(bundle) = AdmissionBundle::parse(bundle) else {
         return broken(failure::FailureCode::IntegrityViolation, "the bundle is not valid");
     };
-    let recalled = match reproduce(&bundle.decision, kept, understood) {
-        Ok(recalled) => recalled,
+    let reproduced = match reproduce(&bundle.decision, load_blob, understood) {
+        Ok(reproduced) => reproduced,
         Err(found) => return found.into(),
     };
-    let causes = match recalled.decide() {
+    let causes = match reproduced.decide() {
         Judged::Refused(refused) => {
             let judged = Judged::Refused(refused);
             judged.judgement().refusals().iter().chain(judged.plan().refusals()).map(Refusal::code).collect()
@@ -194,7 +194,7 @@ pub fn check_admissibility(bundle: &[u8], kept: impl Fn(Digest) -> Option<Vec<u8
         },
     };
     // Nothing is applied without a mode, so a configuration without one is not that of an admission.
-    if recalled.mode() != Some(bundle.admission.mode) {
+    if reproduced.mode() != Some(bundle.admission.mode) {
         return broken(failure::FailureCode::IntegrityViolation, "the configuration has no mode, or another one than the admission");
     }
     if bundle.admission.age_secs_max > Admission::AGE_SECS_MAX {
@@ -319,7 +319,7 @@ impl BundleRow {
     fn into_bundle(self) -> Option<AdmissionBundle> {
         let Self { mut approvals, authority, circumstances, gates, proposal, schema } = self;
         let digest = |text: &str| Digest::parse(text);
-        let one_of = |word: &str, yes: &str, no: &str| (word == yes || word == no).then_some(word == yes);
+        let one_of = |keyword: &str, yes: &str, no: &str| (keyword == yes || keyword == no).then_some(keyword == yes);
         let is_solo = one_of(&authority.mode, SOLO, SHARED)?;
         let is_live = one_of(&circumstances.provenance, LIVE, REPLAY)?;
         let is_stopped = one_of(&circumstances.refused_guests, STOP_ALL, LEFT_OUT)?;

@@ -63,7 +63,7 @@ impl LedgerCheck {
     ///
     /// # Errors
     /// The entry is invalid, or it cannot follow the ones before it. `told` is also called if only its position is wrong.
-    pub fn add_entry_and_visit(&mut self, bytes: &[u8], told: impl FnOnce(&LedgerEntry)) -> Result<(), LedgerFault> {
+    pub fn add_entry_and_visit(&mut self, bytes: &[u8], visit: impl FnOnce(&LedgerEntry)) -> Result<(), LedgerFault> {
         let index = self.entries;
         let entry = parse_entry(bytes).map_err(|error| integrity_fault(index, format!("is none that this program writes: {error}")))?;
         for digest in entry.named_digests() {
@@ -71,7 +71,7 @@ impl LedgerCheck {
         }
         self.track_entry(index, &entry)?;
         self.entries = index + 1;
-        told(&entry);
+        visit(&entry);
         self.replay.apply_entry(entry).map_err(|misplaced| integrity_fault(index, format!("cannot stand where it does: {misplaced}")))
     }
 
@@ -127,13 +127,13 @@ impl LedgerCheck {
     ///
     /// # Errors
     /// The first digest whose bytes are missing or different. An error of `kept` ends the check too.
-    pub fn check_blobs<E: From<LedgerFault>>(&self, kept: impl Fn(Digest) -> Result<Option<Vec<u8>>, E>) -> Result<u64, E> {
-        let mut gone = 0;
+    pub fn check_blobs<E: From<LedgerFault>>(&self, load_blob: impl Fn(Digest) -> Result<Option<Vec<u8>>, E>) -> Result<u64, E> {
+        let mut pruned = 0;
         let mut named: Vec<(u64, Digest)> = self.named.iter().map(|(digest, index)| (*index, *digest)).collect();
         named.sort_unstable();
         for (index, digest) in named {
-            match kept(digest)? {
-                None if self.pruned.contains(&digest) => gone += 1,
+            match load_blob(digest)? {
+                None if self.pruned.contains(&digest) => pruned += 1,
                 None => {
                     let what = format!("entry {index} names {digest}, which is not stored, and no entry says that it was pruned");
                     return Err(LedgerFault { code: FailureCode::EvidenceMissing, index, what }.into());
@@ -145,18 +145,18 @@ impl LedgerCheck {
                 }
             }
         }
-        let mut plans = PlanCache { kept: &kept, read: BTreeMap::new() };
-        for weighed in &self.recorded_admissions {
+        let mut plans = PlanCache { kept: &load_blob, read: BTreeMap::new() };
+        for admission in &self.recorded_admissions {
             // The loop above checked that it is stored.
-            if let Some(bytes) = kept(weighed.bundle)? {
-                weighed.check_bundle(&bytes)?;
+            if let Some(bytes) = load_blob(admission.bundle)? {
+                admission.check_bundle(&bytes)?;
             }
-            if let Some(plan) = plans.load_plan(weighed.plan())? {
-                weighed.check_guest_refusals(plan)?;
+            if let Some(plan) = plans.load_plan(admission.plan())? {
+                admission.check_guest_refusals(plan)?;
             }
         }
         self.check_planned_operations(&mut plans)?;
-        Ok(gone)
+        Ok(pruned)
     }
 
     /// Checks that every convergent operation is a step of the admitted plan, and that no step was started twice in one run: whatever its
@@ -166,9 +166,9 @@ impl LedgerCheck {
         plans: &mut PlanCache<'_, K>,
     ) -> Result<(), E> {
         let mut steps = BTreeSet::new();
-        let begun = self.intents.iter().filter_map(|(id, index)| Some((self.replay.operations().get(id)?, *index)));
+        let started = self.intents.iter().filter_map(|(id, index)| Some((self.replay.operations().get(id)?, *index)));
         for (OperationHistory { operation, .. }, index) in
-            begun.filter(|(history, _)| history.operation.source == OperationSource::Convergent)
+            started.filter(|(history, _)| history.operation.source == OperationSource::Convergent)
         {
             if !plans.load_plan(operation.plan)?.is_some_and(|plan| plan.contains_operation(operation)) {
                 let what = format!("entry {index}: the operation {} is not a step of the plan {}", operation.id.as_str(), operation.plan);
@@ -198,9 +198,9 @@ impl<K> PlanCache<'_, K> {
     {
         Ok(match self.read.entry(digest) {
             Occupied(plan) => plan.into_mut().as_ref(),
-            Vacant(place) => {
+            Vacant(vacant) => {
                 let body = (self.kept)(digest)?.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-                place.insert(body.as_ref().map(RecordedPlan::from_body)).as_ref()
+                vacant.insert(body.as_ref().map(RecordedPlan::from_body)).as_ref()
             }
         })
     }

@@ -30,19 +30,19 @@ impl LedgerReplay {
     /// The observations that only decisions from before this time use, and none of them with an active run or an open operation.
     #[must_use]
     pub fn unneeded_observations(&self, before_ms: u64) -> BTreeSet<Digest> {
-        self.usage.iter().filter(|(_, resting)| resting.is_unneeded(before_ms)).map(|(digest, _)| *digest).collect()
+        self.usage.iter().filter(|(_, usage)| usage.is_unneeded(before_ms)).map(|(digest, _)| *digest).collect()
     }
 
     /// Whether this observation is no longer needed.
     pub(super) fn is_unneeded(&self, digest: &Digest, before_ms: u64) -> bool {
-        self.usage.get(digest).is_some_and(|resting| resting.is_unneeded(before_ms))
+        self.usage.get(digest).is_some_and(|usage| usage.is_unneeded(before_ms))
     }
 
     /// Records a run that uses an observation.
     pub(super) fn record_usage(&mut self, run: RunId, at_ms: u64, reading: Digest) {
-        let resting = self.usage.entry(reading).or_default();
-        resting.last_ms = resting.last_ms.max(at_ms);
-        resting.active_runs += 1;
+        let usage = self.usage.entry(reading).or_default();
+        usage.last_ms = usage.last_ms.max(at_ms);
+        usage.active_runs += 1;
         self.observations.insert(run, reading);
     }
 
@@ -55,22 +55,22 @@ impl LedgerReplay {
 
     /// Records that an active run ended.
     pub(super) fn end_run(&mut self, run: &RunId) {
-        self.update_usage(run, |resting| resting.active_runs = resting.active_runs.saturating_sub(1));
+        self.update_usage(run, |usage| usage.active_runs = usage.active_runs.saturating_sub(1));
     }
 
     /// Records one more open operation of a run.
     pub(super) fn count_open_operation(&mut self, run: &RunId) {
-        self.update_usage(run, |resting| resting.open_operations += 1);
+        self.update_usage(run, |usage| usage.open_operations += 1);
     }
 
     /// Records that an operation of a run is no longer open or held.
     pub(super) fn count_settled_operation(&mut self, run: &RunId) {
-        self.update_usage(run, |resting| resting.open_operations = resting.open_operations.saturating_sub(1));
+        self.update_usage(run, |usage| usage.open_operations = usage.open_operations.saturating_sub(1));
     }
 
     fn update_usage(&mut self, run: &RunId, change: impl FnOnce(&mut ObservationUsage)) {
-        if let Some(resting) = self.observations.get(run).and_then(|reading| self.usage.get_mut(reading)) {
-            change(resting);
+        if let Some(usage) = self.observations.get(run).and_then(|reading| self.usage.get_mut(reading)) {
+            change(usage);
         }
     }
 }
@@ -210,14 +210,14 @@ mod tests {
 
     #[test]
     fn incremental_usage_matches_a_full_scan() {
-        let mut taken = 0;
+        let mut accepted = 0;
         for seed in 0..300 {
             let (rng, mut replay) = (&mut Rng::new(seed), LedgerReplay::default());
             let operations: Vec<Operation> =
                 (0..4).flat_map(|run| some_operations(&mut Rng::new(seed + run), &format!("run-{run}"))).collect();
             for step in 0..60 {
                 let entry = some_entry(rng, &operations, step);
-                taken += u64::from(replay.apply_entry(entry).is_ok());
+                accepted += u64::from(replay.apply_entry(entry).is_ok());
                 for before_ms in [0, step / 2, step, step + 1] {
                     assert_eq!(
                         replay.unneeded_observations(before_ms),
@@ -227,7 +227,7 @@ mod tests {
                 }
             }
         }
-        assert!(taken > 3_000, "{taken}");
+        assert!(accepted > 3_000, "{accepted}");
     }
 
     /// Random entries: runs that start and end, operations, and pruned observations; most of them in a valid position.

@@ -54,18 +54,18 @@ impl OperationProof {
     ///
     /// # Errors
     /// An entry is invalid, in a wrong position, or contradicts what it references; or a required entry is missing.
-    pub fn from_entries<'e>(entries: impl Iterator<Item = (u64, &'e [u8])>, kept: &[Vec<u8>]) -> Result<Self, LedgerFault> {
+    pub fn from_entries<'e>(entries: impl Iterator<Item = (u64, &'e [u8])>, attachments: &[Vec<u8>]) -> Result<Self, LedgerFault> {
         let mut reading = ProofBuilder::default();
         for (index, bytes) in entries {
             let entry = parse_entry(bytes).map_err(|error| integrity_fault(index, format!("is none that this program writes: {error}")))?;
             reading.add_entry(index, entry)?;
         }
-        reading.finish(kept)
+        reading.finish(attachments)
     }
 
     /// The digests of the bytes that a proof must include: the bundle of each admission.
     pub fn bundle_digests(&self) -> impl Iterator<Item = Digest> {
-        self.admissions.iter().map(|weighed| weighed.bundle)
+        self.admissions.iter().map(|admission| admission.bundle)
     }
 }
 
@@ -107,7 +107,7 @@ impl ProofBuilder {
         self.replay.apply_entry(entry).map_err(|misplaced| integrity_fault(index, format!("cannot stand where it does: {misplaced}")))
     }
 
-    fn finish(self, kept: &[Vec<u8>]) -> Result<OperationProof, LedgerFault> {
+    fn finish(self, attachments: &[Vec<u8>]) -> Result<OperationProof, LedgerFault> {
         let Self { replay, admissions, recoveries, last, .. } = self;
         let history =
             replay.operations.into_values().next().ok_or_else(|| missing_entry_fault(last, "it proves no operation".to_owned()))?;
@@ -117,15 +117,19 @@ impl ProofBuilder {
         if history.ended.is_none() {
             return Err(missing_entry_fault(last, format!("no entry says how the operation {} ended", history.id().as_str())));
         }
-        for weighed in &admissions {
-            let bundle = kept.iter().find(|kept| Digest::of_bytes(kept) == weighed.bundle);
-            weighed.check_bundle(bundle.ok_or_else(|| weighed.missing_bundle_fault())?)?;
+        for admission in &admissions {
+            let bundle = attachments.iter().find(|attachment| Digest::of_bytes(attachment) == admission.bundle);
+            admission.check_bundle(bundle.ok_or_else(|| admission.missing_bundle_fault())?)?;
         }
-        if let Some(kept) = kept.iter().map(|kept| Digest::of_bytes(kept)).find(|kept| admissions.iter().all(|own| own.bundle != *kept)) {
+        if let Some(digest) = attachments
+            .iter()
+            .map(|attachment| Digest::of_bytes(attachment))
+            .find(|digest| admissions.iter().all(|own| own.bundle != *digest))
+        {
             return Err(LedgerFault {
                 code: FailureCode::IntegrityViolation,
                 index: last,
-                what: format!("the receipt includes {kept}, which no entry names"),
+                what: format!("the receipt includes {digest}, which no entry names"),
             });
         }
         Ok(OperationProof { history, run, admissions, recoveries })

@@ -184,13 +184,13 @@ impl LedgerReplay {
             return Err(MisplacedEntry::Rename { from: from.clone(), to: to.clone() });
         }
         self.names.rename(rename);
-        let moved = |environment: EnvironmentName| if environment == *from { to.clone() } else { environment };
-        self.occupants = std::mem::take(&mut self.occupants).into_iter().map(|((own, vmid), id)| ((moved(own), vmid), id)).collect();
-        self.last_runs = std::mem::take(&mut self.last_runs).into_iter().map(|(own, run)| (moved(own), run)).collect();
-        let holds = std::mem::take(&mut self.holds).into_values().map(|hold| Hold { environment: moved(hold.environment), ..hold });
+        let renamed = |environment: EnvironmentName| if environment == *from { to.clone() } else { environment };
+        self.occupants = std::mem::take(&mut self.occupants).into_iter().map(|((own, vmid), id)| ((renamed(own), vmid), id)).collect();
+        self.last_runs = std::mem::take(&mut self.last_runs).into_iter().map(|(own, run)| (renamed(own), run)).collect();
+        let holds = std::mem::take(&mut self.holds).into_values().map(|hold| Hold { environment: renamed(hold.environment), ..hold });
         self.holds = holds.map(|hold| ((hold.environment.clone(), hold.vmid), hold)).collect();
         let freezes = std::mem::take(&mut self.freezes).into_values();
-        let freezes = freezes.map(|freeze| Freeze { environment: moved(freeze.environment), ..freeze });
+        let freezes = freezes.map(|freeze| Freeze { environment: renamed(freeze.environment), ..freeze });
         self.freezes = freezes.map(|freeze| (freeze.environment.clone(), freeze)).collect();
         Ok(())
     }
@@ -275,11 +275,11 @@ impl LedgerReplay {
 
     fn add_hold(&mut self, hold: Hold) -> Result<(), MisplacedEntry> {
         self.check_current(&hold.environment)?;
-        let place = (hold.environment.clone(), hold.vmid);
-        if self.holds.contains_key(&place) {
+        let guest_key = (hold.environment.clone(), hold.vmid);
+        if self.holds.contains_key(&guest_key) {
             return Err(MisplacedEntry::Hold(hold.vmid));
         }
-        self.holds.insert(place, hold);
+        self.holds.insert(guest_key, hold);
         Ok(())
     }
 

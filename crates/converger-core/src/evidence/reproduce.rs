@@ -78,8 +78,8 @@ pub struct Decision {
 impl Decision {
     /// The digest under which a part is stored.
     #[must_use]
-    pub fn digest(&self, piece: DecisionPart) -> Digest {
-        match piece {
+    pub fn digest(&self, part: DecisionPart) -> Digest {
+        match part {
             DecisionPart::Config => self.inputs.config,
             DecisionPart::Desired => self.inputs.desired,
             DecisionPart::Observation => self.inputs.observation,
@@ -159,41 +159,41 @@ pub struct ReplayableDecision {
 /// The first obstacle or difference.
 pub fn reproduce(
     decision: &Decision,
-    kept: impl Fn(Digest) -> Option<Vec<u8>>,
+    load_blob: impl Fn(Digest) -> Option<Vec<u8>>,
     understood: ParseConfig,
 ) -> Result<ReplayableDecision, ReproduceError> {
     if decision.inputs.planner != PLANNER_VERSION {
         return Err(ReproduceError::OtherPlanner { then: decision.inputs.planner, now: PLANNER_VERSION });
     }
-    let whole = |piece| load_part(decision, piece, &kept);
-    let recalled = load_decision(decision, whole, understood)?;
-    let judged = recalled.decide();
-    let written = |write: &dyn Fn(&mut Vec<u8>) -> io::Result<Digest>, piece| {
+    let whole = |part| load_part(decision, part, &load_blob);
+    let reproduced = load_decision(decision, whole, understood)?;
+    let judged = reproduced.decide();
+    let written = |write: &dyn Fn(&mut Vec<u8>) -> io::Result<Digest>, part| {
         let mut bytes = Vec::new();
-        write(&mut bytes).map(|_| bytes).map_err(|error| ReproduceError::Unreadable { part: piece, why: error.to_string() })
+        write(&mut bytes).map(|_| bytes).map_err(|error| ReproduceError::Unreadable { part, why: error.to_string() })
     };
     let body = written(&|out| write_body(out, judged.plan()), DecisionPart::Plan)?;
     check_same_bytes(DecisionPart::Plan, &whole(DecisionPart::Plan)?, &body)?;
     let judgement = written(&|out| write_judgement(out, judged.judgement()), DecisionPart::Judgement)?;
     check_same_bytes(DecisionPart::Judgement, &whole(DecisionPart::Judgement)?, &judgement)?;
-    Ok(recalled)
+    Ok(reproduced)
 }
 
-fn check_same_bytes(piece: DecisionPart, then: &[u8], now: &[u8]) -> Result<(), ReproduceError> {
+fn check_same_bytes(part: DecisionPart, then: &[u8], now: &[u8]) -> Result<(), ReproduceError> {
     if then == now {
         return Ok(());
     }
     let at = then.iter().zip(now).take_while(|(one, other)| one == other).count();
-    Err(ReproduceError::Breach { part: piece, then: Digest::of_bytes(then), now: Digest::of_bytes(now), at })
+    Err(ReproduceError::Breach { part, then: Digest::of_bytes(then), now: Digest::of_bytes(now), at })
 }
 
 /// The bytes of a part, after checking their digest: the storage is not trusted.
-fn load_part(decision: &Decision, piece: DecisionPart, kept: impl Fn(Digest) -> Option<Vec<u8>>) -> Result<Vec<u8>, ReproduceError> {
-    let named = decision.digest(piece);
-    let bytes = kept(named).ok_or(ReproduceError::Missing { part: piece, digest: named })?;
+fn load_part(decision: &Decision, part: DecisionPart, load_blob: impl Fn(Digest) -> Option<Vec<u8>>) -> Result<Vec<u8>, ReproduceError> {
+    let named = decision.digest(part);
+    let bytes = load_blob(named).ok_or(ReproduceError::Missing { part, digest: named })?;
     match Digest::of_bytes(&bytes) {
         found if found == named => Ok(bytes),
-        found => Err(ReproduceError::Changed { part: piece, named, found }),
+        found => Err(ReproduceError::Changed { part, named, found }),
     }
 }
 
@@ -232,12 +232,12 @@ fn load_decision(
     Ok(ReplayableDecision { desired, observation, rules, limits, circumstances, mode: in_force.mode })
 }
 
-fn unreadable_error(piece: DecisionPart, why: String) -> ReproduceError {
-    ReproduceError::Unreadable { part: piece, why }
+fn unreadable_error(part: DecisionPart, why: String) -> ReproduceError {
+    ReproduceError::Unreadable { part, why }
 }
 
-fn parse_json<T: for<'b> Deserialize<'b>>(piece: DecisionPart, bytes: &[u8]) -> Result<T, ReproduceError> {
-    serde_json::from_slice(bytes).map_err(|error| unreadable_error(piece, error.to_string()))
+fn parse_json<T: for<'b> Deserialize<'b>>(part: DecisionPart, bytes: &[u8]) -> Result<T, ReproduceError> {
+    serde_json::from_slice(bytes).map_err(|error| unreadable_error(part, error.to_string()))
 }
 
 impl ReplayableDecision {
@@ -374,21 +374,21 @@ fn parse_rules(bytes: &[u8]) -> Result<Rules, ReproduceError> {
     let no_id = || unreadable_error(DecisionPart::Rules, "it contains an invalid guest id".into());
     let vmid = |number: u32| Vmid::new(u64::from(number)).ok_or_else(no_id);
     let ids = row.protect.ids.into_iter().map(vmid).collect::<Result<Vec<_>, _>>()?;
-    let grip = |grip: GuestBlockRow| {
-        let by = match grip.by {
+    let to_block = |block: GuestBlockRow| {
+        let by = match block.by {
             BlockedByRow::Person { by, reason } => BlockedBy::Person { by, reason },
             BlockedByRow::Operation(id) => BlockedBy::Operation(id),
         };
-        vmid(grip.vmid).map(|vmid| GuestBlock { vmid, by })
+        vmid(block.vmid).map(|vmid| GuestBlock { vmid, by })
     };
-    let grips = row.protect.blocks.into_iter().map(grip).collect::<Result<Vec<_>, _>>()?;
+    let blocks = row.protect.blocks.into_iter().map(to_block).collect::<Result<Vec<_>, _>>()?;
     let no_field = || unreadable_error(DecisionPart::Rules, "it contains an unknown field".into());
     let own_write = |own: OwnWriteRow| {
         let field = Field::from_word(&own.field).ok_or_else(no_field)?;
         vmid(own.vmid).map(|vmid| OwnWrite { field, value: own.value, vmid })
     };
     let own_writes = row.protect.own_writes.into_iter().map(own_write).collect::<Result<Vec<_>, _>>()?;
-    let rules = Rules::new(ids, row.protect.names, row.protect.tags).with_blocks(grips).with_own_writes(own_writes);
+    let rules = Rules::new(ids, row.protect.names, row.protect.tags).with_blocks(blocks).with_own_writes(own_writes);
     Ok(row.host.map_or_else(|| rules.clone(), |row| rules.clone().with_machine(build_machine(row))))
 }
 

@@ -53,7 +53,7 @@ fn random_entry(rng: &mut Rng, kind: usize) -> LedgerEntry {
     let run = RunId::new("run-1").expect("an id");
     let environment = EnvironmentName::new("lab").expect("a name");
     let guest = Vmid::new(100 + rng.below(900)).expect("an id");
-    let word = |text: &str| Slug::new(text).expect("a word");
+    let slug = |text: &str| Slug::new(text).expect("a word");
     match kind {
         0 => LedgerEntry::Key { verifier: random_text(rng), at_ms },
         1 => {
@@ -69,17 +69,17 @@ fn random_entry(rng: &mut Rng, kind: usize) -> LedgerEntry {
             LedgerEntry::Refused {
                 run,
                 guest: rng.one_in(2).then_some(guest),
-                stage: word("plan"),
-                code: word("guest-unknown"),
+                stage: slug("plan"),
+                code: slug("guest-unknown"),
                 evidence,
                 at_ms,
             }
         }
         4 => {
             let names = (0..rng.below(3)).map(|_| random_text(rng)).collect();
-            LedgerEntry::Approved { run, plan: random_digest(rng), by: random_text(rng), how: word("typed"), names, at_ms }
+            LedgerEntry::Approved { run, plan: random_digest(rng), by: random_text(rng), how: slug("typed"), names, at_ms }
         }
-        5 => LedgerEntry::Admitted { run, plan: random_digest(rng), bundle: random_digest(rng), answer: word("admitted"), at_ms },
+        5 => LedgerEntry::Admitted { run, plan: random_digest(rng), bundle: random_digest(rng), answer: slug("admitted"), at_ms },
         6 => LedgerEntry::Recovery { environment, operations: (0..rng.below(4)).map(|_| random_operation_id(rng)).collect(), at_ms },
         7..=11 => LedgerEntry::Record(random_record(rng, kind - 7, at_ms)),
         12 => LedgerEntry::RunEnded { run, end: *rng.pick(&OperationEnd::ALL).expect("one"), at_ms },
@@ -162,10 +162,10 @@ fn rejects_entries_that_are_not_canonical() {
     for text in [blank.as_str(), order, &more, &escaped] {
         assert_eq!(parse_entry(text.as_bytes()), Err(StoredTextError::NotCanonical), "{text}");
     }
-    let lacks = good.replacen("\"by\":\"ann\",", "", 1);
+    let incomplete = good.replacen("\"by\":\"ann\",", "", 1);
     let unknown = good.replacen("thaw", "melt", 1);
-    let twice = good.replacen("\"by\":\"ann\"", "\"by\":\"ann\",\"by\":\"bob\"", 1);
-    for text in ["", "{}", "null", &lacks, &unknown, &twice] {
+    let duplicate = good.replacen("\"by\":\"ann\"", "\"by\":\"ann\",\"by\":\"bob\"", 1);
+    for text in ["", "{}", "null", &incomplete, &unknown, &duplicate] {
         assert!(matches!(parse_entry(text.as_bytes()), Err(StoredTextError::Invalid(_))), "{text}");
     }
     let newer = good.replacen("entry/1", "entry/2", 1);

@@ -182,13 +182,13 @@ impl HotplugFeatures {
 
     /// Whether it contains the feature with this name.
     #[must_use]
-    pub fn has(self, word: &str) -> bool {
-        self.iter().any(|own| own == word)
+    pub fn has(self, name: &str) -> bool {
+        self.iter().any(|own| own == name)
     }
 
     /// Their words, in order.
     pub fn iter(self) -> impl Iterator<Item = &'static str> {
-        Self::WORDS.into_iter().enumerate().filter(move |(index, _)| self.0 >> index & 1 == 1).map(|(_, word)| word)
+        Self::WORDS.into_iter().enumerate().filter(move |(index, _)| self.0 >> index & 1 == 1).map(|(_, name)| name)
     }
 }
 
@@ -250,8 +250,8 @@ fn write_list<'w>(words: impl Iterator<Item = &'w str>, formatter: &mut fmt::For
 }
 
 fn write_parts(startup: &StartupOrder, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let words: Vec<String> = startup.parts().iter().filter_map(|(key, part)| part.map(|number| format!("{key}: {number}"))).collect();
-    write!(formatter, "{{{}}}", words.join(", "))
+    let parts: Vec<String> = startup.parts().iter().filter_map(|(key, part)| part.map(|number| format!("{key}: {number}"))).collect();
+    write!(formatter, "{{{}}}", parts.join(", "))
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ const KEYS: [&str; 4] = ["code", "guest", "remedy", "text"];
 pub(super) fn read_note<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, notes: &mut Vec<Note>) -> Result<(), End> {
     let (mut code, mut guest, mut remedy, mut text) = (None, None, None, None);
     let seen = reader.read_fields("a note", &KEYS, |reader, key, _| match key {
-        0 => read_code(reader).map(|word| code = word),
+        0 => read_code(reader).map(|value| code = value),
         1 => reader
             .read_integer("`guest`", u64::from(Vmid::MIN), u64::from(Vmid::MAX))
             .map(|id| guest = id.and_then(|(id, _)| Vmid::new(id))),

@@ -151,8 +151,8 @@ fn read_taken_at<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> 
 }
 
 fn tag_case<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<TagCase>, End> {
-    let word = reader.read_keyword("`tag_case`", &TagCase::WORDS)?;
-    Ok(word.and_then(|(index, _)| TagCase::ALL.get(index).copied()))
+    let keyword = reader.read_keyword("`tag_case`", &TagCase::WORDS)?;
+    Ok(keyword.and_then(|(index, _)| TagCase::ALL.get(index).copied()))
 }
 
 fn read_node<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, nodes: &mut Vec<(ObservedNode, Span)>) -> Result<(), End> {
@@ -298,10 +298,10 @@ fn check_contradictions<'t, S: EventSource<'t>>(
         reader.report(Diagnostic::new(seen.span, "a guest that is running or stopped lacks the key `name`"))?;
     }
     let raw = row.run_state.as_deref();
-    if let (Some(word), Some(status), Some(span)) = (raw, row.status.filter(|_| known), seen.key_span(15))
-        && STATUS_WORDS.get(status) != Some(&word)
+    if let (Some(run_state), Some(status), Some(span)) = (raw, row.status.filter(|_| known), seen.key_span(15))
+        && STATUS_WORDS.get(status) != Some(&run_state)
     {
-        let fault = Diagnostic::new(span, format!("`run_state` is {}, so `status` is neither running nor stopped", quote(word)));
+        let fault = Diagnostic::new(span, format!("`run_state` is {}, so `status` is neither running nor stopped", quote(run_state)));
         reader.report(fault.with_help("write `status: unknown`, with the cause"))?;
     }
     if let (true, Some(span)) = (known, seen.key_span(0)) {
@@ -316,7 +316,7 @@ fn finish_guest<'t, S: EventSource<'t>>(
     row: GuestRowDraft<'t>,
     scratch: &mut ParseScratch<'t>,
 ) -> Result<(), End> {
-    let (Some(place), Some(kind), Some(node), Some(status)) = (row.vmid, row.kind, row.node, row.status) else { return Ok(()) };
+    let (Some(vmid_and_span), Some(kind), Some(node), Some(status)) = (row.vmid, row.kind, row.node, row.status) else { return Ok(()) };
     let config = build_config(reader, scratch, kind)?;
     let config = with_not_understood(reader, config, row.not_understood, row.has_config, kind)?;
     let pending = match row.pending {
@@ -327,10 +327,10 @@ fn finish_guest<'t, S: EventSource<'t>>(
         Some(marks) => Reading::Read(Box::new(marks.into_identity(kind, reader)?)),
         None => Reading::Unread,
     };
-    scratch.places.push(place);
+    scratch.places.push(vmid_and_span);
     scratch.node_names.push(node);
     guests.push(ObservedGuest {
-        vmid: place.0,
+        vmid: vmid_and_span.0,
         kind,
         // INVARIANT: an index into `node_names` until `check_rows` replaces it.
         node: scratch.node_names.len() - 1,
@@ -543,8 +543,8 @@ fn read_pending_entry<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>
     })?;
     let Some(seen) = seen else { return Ok(None) };
     reader.require_keys(&seen, "a pending change", &PENDING_KEYS, &[0])?;
-    let bare = seen.key_span(1).is_none() && seen.key_span(2).is_none();
-    Ok(key.map(|(key, span)| PendingDraft { key, span, value, delete, has_only_key: bare }))
+    let has_only_key = seen.key_span(1).is_none() && seen.key_span(2).is_none();
+    Ok(key.map(|(key, span)| PendingDraft { key, span, value, delete, has_only_key }))
 }
 
 /// Returns the changes sorted by key, each key once. The value of a key that is not in the table for this kind is dropped.
@@ -624,25 +624,25 @@ impl UntypedValue {
             (ValueShape::Startup, Self::Startup(startup)) => FieldValue::Startup(startup),
             (ValueShape::Boot, Self::List(devices)) => FieldValue::Boot(BootOrder::Devices(devices.into())),
             (ValueShape::Boot, Self::Text(letters)) => FieldValue::Boot(BootOrder::from_legacy(&letters)?),
-            (ValueShape::Features, Self::List(words)) => FieldValue::Features(parse_features(&words)?),
+            (ValueShape::Features, Self::List(names)) => FieldValue::Features(parse_features(&names)?),
             _ => return None,
         })
     }
 }
 
-fn parse_features(words: &[Box<str>]) -> Option<HotplugFeatures> {
-    words.iter().try_fold(HotplugFeatures::empty(), |features, word| {
-        HotplugFeatures::WORDS.iter().position(|own| **own == **word).map(|index| features.with(index))
+fn parse_features(names: &[Box<str>]) -> Option<HotplugFeatures> {
+    names.iter().try_fold(HotplugFeatures::empty(), |features, name| {
+        HotplugFeatures::WORDS.iter().position(|own| **own == **name).map(|index| features.with(index))
     })
 }
 
 pub(crate) fn read_words<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, what: &str) -> Result<Option<Vec<Box<str>>>, End> {
-    let mut words: Vec<Box<str>> = Vec::new();
+    let mut texts: Vec<Box<str>> = Vec::new();
     let list = reader.read_items(what, |reader| {
-        words.extend(read_text(reader, what)?);
+        texts.extend(read_text(reader, what)?);
         Ok(())
     })?;
-    Ok(list.map(|_| words))
+    Ok(list.map(|_| texts))
 }
 
 /// The key with its unit, for messages: a platform may display another unit.

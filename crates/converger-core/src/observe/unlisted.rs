@@ -27,7 +27,7 @@ pub(super) fn read_unlisted<'t, S: EventSource<'t>>(
 ) -> Result<(), End> {
     let (mut why, mut id) = (None, None);
     let seen = reader.read_fields("a guest that is not listed", &KEYS, |reader, key, _| match key {
-        0 => read_cause(reader).map(|word| why = word),
+        0 => read_cause(reader).map(|value| why = value),
         _ => read_vmid(reader).map(|vmid| id = vmid),
     })?;
     let Some(seen) = seen else { return Ok(()) };
@@ -111,17 +111,17 @@ mod tests {
     #[test]
     fn rejects_contradictory_unlisted_guests() {
         let row = r#"{"kind":"qemu","name":"a","node":"n1","status":"stopped","vmid":104}"#;
-        let twice = r#""unlisted":[{"cause":"hidden","vmid":104},{"cause":"hidden","vmid":104}]"#;
-        for (bad, said) in [
+        let duplicate = r#""unlisted":[{"cause":"hidden","vmid":104},{"cause":"hidden","vmid":104}]"#;
+        for (bad, expected) in [
             (observation_json(false, row, UNLISTED_JSON), "is listed and also under"),
             (observation_json(true, "", UNLISTED_JSON), "the list is marked as complete"),
-            (observation_json(false, "", twice), "twice"),
+            (observation_json(false, "", duplicate), "twice"),
             (observation_json(false, "", r#""unlisted":[{"vmid":104}]"#), "lacks the key `cause`"),
             (observation_json(false, "", r#""unlisted":[{"cause":"No","vmid":104}]"#), "is not a cause"),
             (observation_json(false, "", r#""unlisted":[{"cause":"hidden","vmid":1}]"#), "must be between"),
         ] {
             let faults = observe::parse(bad.as_bytes()).expect_err(&bad);
-            assert!(faults.list().iter().any(|fault| fault.message.contains(said)), "{said}: {faults:?}");
+            assert!(faults.list().iter().any(|fault| fault.message.contains(expected)), "{expected}: {faults:?}");
         }
     }
 }

@@ -124,8 +124,8 @@ impl Serialize for ObservedGuestRow<'_> {
         write_option(&mut map, "maxmem", guest.maxmem.as_ref())?;
         write_option(&mut map, "name", guest.name.as_ref())?;
         map.serialize_entry("node", &observation.node_of(guest).map(|node| &node.name))?;
-        let strange = guest.config.as_ref().into_option().map(EffectiveValues::all_not_understood).filter(|keys| !keys.is_empty());
-        write_option(&mut map, "not_understood", strange.map(NotUnderstood).as_ref())?;
+        let not_understood = guest.config.as_ref().into_option().map(EffectiveValues::all_not_understood).filter(|keys| !keys.is_empty());
+        write_option(&mut map, "not_understood", not_understood.map(NotUnderstood).as_ref())?;
         write_reading(&mut map, "pending", &guest.pending)?;
         write_reading(&mut map, "protection", &guest.protection)?;
         write_option(&mut map, "run_state", guest.run_state.as_ref())?;

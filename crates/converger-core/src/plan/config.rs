@@ -93,13 +93,13 @@ impl<'p> ConfigDrift<'p> {
 
     /// The fields that take effect at the next start, with their declared values.
     pub(super) fn restart_fields(&self) -> Box<[RestartField]> {
-        let waits = |setting: &&DesiredSetting| match self.field_status(setting) {
+        let waits_for_restart = |setting: &&DesiredSetting| match self.field_status(setting) {
             DeclaredFieldStatus::InEffect => false,
             DeclaredFieldStatus::Pending => true,
             DeclaredFieldStatus::Differs => self.effect(setting) == ChangeEffect::AtRestart,
         };
-        let awaited = |setting: &DesiredSetting| RestartField { field: setting.field, value: Some(setting.wanted.clone()) };
-        self.guest.config.iter().filter(waits).map(awaited).collect()
+        let to_restart_field = |setting: &DesiredSetting| RestartField { field: setting.field, value: Some(setting.wanted.clone()) };
+        self.guest.config.iter().filter(waits_for_restart).map(to_restart_field).collect()
     }
 
     fn field_status(&self, setting: &DesiredSetting) -> DeclaredFieldStatus {

@@ -18,14 +18,14 @@ pub(super) fn settle_dependencies(desired: &Desired, observation: &Scoped, verdi
     let mut net = DependencyGraph::new(desired, observation, verdicts);
     net.propagate_refusals();
     let refused: Vec<(usize, Vec<Refusal>)> = net.newly_refused().map(|index| (index, net.refusals(index))).collect();
-    let waits: Vec<(usize, Box<[Vmid]>)> =
+    let wait_lists: Vec<(usize, Box<[Vmid]>)> =
         (0..net.guests.len()).map(|index| (index, net.wait_list(index))).filter(|(_, ids)| !ids.is_empty()).collect();
     for (index, refusals) in refused {
         if let Some(verdict) = verdicts.get_mut(index) {
             *verdict = Verdict::Refused(refusals);
         }
     }
-    for (index, ids) in waits {
+    for (index, ids) in wait_lists {
         if let Some(Verdict::Steps(steps)) = verdicts.get_mut(index) {
             // Only the first power step waits; the following steps of the guest come after it anyway.
             if let Some(step) = steps.iter_mut().find(|step| step.change.resulting_state().is_some()) {

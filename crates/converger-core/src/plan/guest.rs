@@ -107,8 +107,9 @@ fn tag_case_unread(guest: &DesiredGuest, observation: &Scoped) -> Option<Refusal
 /// Refuses if a declared field has a value that is not understood, or depends on another field with such a value.
 fn not_understood(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Refusal> {
     let Reading::Read(config) = &row.config else { return None };
-    let strange = |field: Field| config.not_understood(field).map(|text| (field, text));
-    let found = |declared: Field| std::iter::once(declared).chain(normalize::read_with(declared).iter().copied()).filter_map(strange);
+    let not_understood_value = |field: Field| config.not_understood(field).map(|text| (field, text));
+    let found =
+        |declared: Field| std::iter::once(declared).chain(normalize::read_with(declared).iter().copied()).filter_map(not_understood_value);
     let fields: Vec<Field> = guest.config.iter().map(|setting| setting.field).filter(|field| found(*field).next().is_some()).collect();
     let values: BTreeMap<Field, &str> = fields.iter().flat_map(|field| found(*field)).collect();
     let shown = values.into_iter().map(|(field, text)| format!("{}={text}", field.word())).collect();
@@ -242,9 +243,12 @@ fn check_own_guest(row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Option
 /// Refuses to remove protecting tags, by writing other tags or by applying pending ones.
 fn check_protecting_tags(row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Option<Refusal> {
     let written = steps.iter().find_map(|step| config::tags_after(&step.change));
-    let kept = written.or_else(|| config::tags_pending(row))?;
+    let remaining_tags = written.or_else(|| config::tags_pending(row))?;
     // Compare exactly: if the datacenter preserves letter case, the same word in another case is another tag.
-    let lost: Vec<String> =
-        row.current_and_pending_tags().filter(|tag| rules.is_protecting_tag(tag) && !kept.contains(tag)).map(str::to_owned).collect();
-    (!lost.is_empty()).then(|| Refusal::protection_change(lost))
+    let removed_tags: Vec<String> = row
+        .current_and_pending_tags()
+        .filter(|tag| rules.is_protecting_tag(tag) && !remaining_tags.contains(tag))
+        .map(str::to_owned)
+        .collect();
+    (!removed_tags.is_empty()).then(|| Refusal::protection_change(removed_tags))
 }

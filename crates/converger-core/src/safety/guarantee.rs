@@ -62,7 +62,11 @@ impl GuestCase<'_> {
     fn is_declared_guest(&self, row: &ObservedGuest) -> bool {
         let named = row.name.as_ref().is_some_and(|seen| self.guest.name.as_ref().is_none_or(|name| name.as_str() == &**seen));
         let pinned = self.guest.identity.as_ref().is_none_or(|pinned| match &row.identity {
-            Reading::Read(seen) => pinned.marks().into_iter().zip(seen.marks()).all(|(ours, theirs)| ours.1.is_none() || ours == theirs),
+            Reading::Read(seen) => pinned
+                .marks()
+                .into_iter()
+                .zip(seen.marks())
+                .all(|(pinned_mark, seen_mark)| pinned_mark.1.is_none() || pinned_mark == seen_mark),
             Reading::Unread => false,
         });
         row.kind == self.guest.kind && named && pinned
@@ -108,11 +112,11 @@ impl GuestCase<'_> {
         let seen = self.row.is_some_and(|row| {
             let tagged = row.current_and_pending_tags().any(|tag| rules.is_protecting_tag(tag));
             // An unread identity may be that of the guest that this program runs in.
-            let ours = rules.machine().is_some_and(|host| match &row.identity {
+            let is_own_guest = rules.machine().is_some_and(|host| match &row.identity {
                 Reading::Read(identity) => host.match_guest(identity, &row.macs) != OwnGuest::No,
                 Reading::Unread => true,
             });
-            row.name.as_deref().is_some_and(begins) || tagged || row.protection == Reading::Read(true) || ours
+            row.name.as_deref().is_some_and(begins) || tagged || row.protection == Reading::Read(true) || is_own_guest
         });
         let wanted = |value: &Option<FieldValue>| matches!(value, Some(FieldValue::Tags(tags)) if rules.tags().iter().any(|tag| tags.contains_ignore_case(tag)));
         let tagged = self.guest.config.iter().any(|setting| wanted(&setting.wanted));
@@ -333,8 +337,8 @@ mod tests {
         renamed.desired["guests"][0] = json!({ "vmid": 100, "kind": "qemu", "identity": { "uuid": "a" } });
         renamed.observation["guests"][0]["identity"] = json!({ "uuid": "a" });
         let host = MachineIdentity::new([], ["00112233-4455-6677-8899-aabbccddeeff".into()]);
-        let mut ours = world_with_row("identity", json!({ "uuid": "00112233-4455-6677-8899-aabbccddeeff" }));
-        ours.rules = Rules::default().with_machine(host.clone());
+        let mut own_world = world_with_row("identity", json!({ "uuid": "00112233-4455-6677-8899-aabbccddeeff" }));
+        own_world.rules = Rules::default().with_machine(host.clone());
         let mut perhaps_ours = sample_world();
         perhaps_ours.rules = Rules::default().with_machine(host);
         let mut untold = world_with_row("identity", json!({ "uuid": "another" }));
@@ -352,7 +356,7 @@ mod tests {
             listed,
             by_rules,
             renamed,
-            ours,
+            own_world,
             perhaps_ours,
             untold,
             linked,

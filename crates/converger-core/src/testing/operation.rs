@@ -86,7 +86,7 @@ pub fn parse_config(bytes: &[u8]) -> Result<EffectiveConfig, String> {
     let name =
         config.pointer("/environments").and_then(Json::as_object).and_then(|all| all.keys().next()).ok_or("it has no environment")?;
     let (own, list) =
-        (&format!("/environments/{name}"), |place: &str| config.pointer(place).and_then(Json::as_array).into_iter().flatten());
+        (&format!("/environments/{name}"), |pointer: &str| config.pointer(pointer).and_then(Json::as_array).into_iter().flatten());
     let texts = |name: &str| list(&format!("{own}/protect/{name}")).filter_map(|text| text.as_str().map(str::to_owned)).collect();
     let ids = list(&format!("{own}/protect/ids")).filter_map(|id| Vmid::new(id.as_u64()?)).collect();
     let number = |name: &str| config.pointer(&format!("/limits/{name}")).and_then(Json::as_u64);

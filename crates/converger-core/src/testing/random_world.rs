@@ -43,8 +43,8 @@ pub(super) fn random_world(rng: &mut Rng, count: usize) -> TestWorld {
     add_dependencies(rng, &mut guests);
     let rules = random_rules(rng, &ids);
     let desired: Vec<Value> = guests.iter().map(|guest| Value::Object(guest.desired.clone())).collect();
-    let lost = if mood == WorldMood::Disturbed { 25 } else { 100 };
-    let mut rows: Vec<Value> = guests.into_iter().filter(|_| !rng.one_in(lost)).map(|guest| Value::Object(guest.row)).collect();
+    let omission_odds = if mood == WorldMood::Disturbed { 25 } else { 100 };
+    let mut rows: Vec<Value> = guests.into_iter().filter(|_| !rng.one_in(omission_odds)).map(|guest| Value::Object(guest.row)).collect();
     rows.extend(foreign_rows(rng, &ids, &nodes));
     TestWorld {
         desired: json!({ "version": 1, "environment": "lab", "guests": desired }),
@@ -195,9 +195,9 @@ fn add_run_state(rng: &mut Rng, guest: &mut RandomGuest, mood: WorldMood) {
     if !wanted.is_empty() {
         guest.set_desired("state", json!(wanted));
     }
-    for (key, words) in [("restart", ["when-needed", "never"]), ("stop", ["hard", "shutdown"]), ("stop_timeout", ["90s", "5m"])] {
+    for (key, values) in [("restart", ["when-needed", "never"]), ("stop", ["hard", "shutdown"]), ("stop_timeout", ["90s", "5m"])] {
         if rng.one_in(2) {
-            guest.set_desired(key, json!(rng.pick_word(&words)));
+            guest.set_desired(key, json!(rng.pick_word(&values)));
         }
     }
 }
@@ -277,8 +277,8 @@ fn add_guards(rng: &mut Rng, guest: &mut RandomGuest) {
 
 /// Pending changes of declared fields: with the declared value, or with another one.
 fn random_pending(rng: &mut Rng, guest: &RandomGuest) -> Vec<Value> {
-    let ours = guest.wanted.iter().filter(|(field, _)| *field != Field::Tags);
-    let entries = ours.filter_map(|(field, wanted)| {
+    let declared = guest.wanted.iter().filter(|(field, _)| *field != Field::Tags);
+    let entries = declared.filter_map(|(field, wanted)| {
         let value = match rng.below(4) {
             0 => rng.pick(&observed_values(*field)).cloned().unwrap_or_default(),
             1 | 2 => wanted.clone(),

@@ -156,8 +156,8 @@ fn is_plain(text: &str) -> bool {
     let is_amount = amount.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()));
     let starts = text.starts_with(|first: char| first.is_ascii_alphabetic());
     let fits = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
-    let word = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"].iter().any(|word| text.eq_ignore_ascii_case(word));
-    is_amount || (starts && fits && !word)
+    let is_keyword = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"].iter().any(|word| text.eq_ignore_ascii_case(word));
+    is_amount || (starts && fits && !is_keyword)
 }
 
 /// Whether it has several lines that a literal block preserves.

@@ -13,9 +13,9 @@ fn pin_all(again: &[u64]) -> PinRequest {
     PinRequest { selection: PinSelection::All, repin: scope_of(again) }
 }
 
-fn pin_text(guests: &str, observation: &Scoped, wish: &PinRequest) -> PinResult {
+fn pin_text(guests: &str, observation: &Scoped, request: &PinRequest) -> PinResult {
     let text = format!("{HEAD}{guests}");
-    pin(text.as_bytes(), Notation::Yaml, observation, wish).unwrap_or_else(|faults| panic!("{text}\n{faults:#?}"))
+    pin(text.as_bytes(), Notation::Yaml, observation, request).unwrap_or_else(|faults| panic!("{text}\n{faults:#?}"))
 }
 
 /// Pins one declared guest with one row.
@@ -130,8 +130,8 @@ fn matching_pin_stays_and_gains_missing_marks() {
 fn pins_only_the_selected_guests() {
     let guests = format!("{GUEST}- vmid: 101\n  kind: qemu\n  name: web-1\n");
     let rows = [guest_row(100, "qemu", &json!({})), guest_row(101, "qemu", &json!({}))];
-    let wish = PinRequest { selection: PinSelection::Only(scope_of(&[101, 105])), repin: scope_of(&[]) };
-    let result = pin_text(&guests, &observation_of(&rows, &json!({})), &wish);
+    let request = PinRequest { selection: PinSelection::Only(scope_of(&[101, 105])), repin: scope_of(&[]) };
+    let result = pin_text(&guests, &observation_of(&rows, &json!({})), &request);
     assert_eq!(result.guests.iter().map(|guest| guest.vmid.get()).collect::<Vec<_>>(), [101]);
     assert_eq!(result.text, format!("{HEAD}{guests}  identity: {{ uuid: {UUID}, ctime: 1700000000 }}\n"));
 }

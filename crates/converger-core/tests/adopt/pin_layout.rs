@@ -24,8 +24,8 @@ fn insert_marks_twice(text: &str, notation: Notation, wanted: &GuestIdentity) ->
 fn check(notation: Notation, wanted: &GuestIdentity, after: &str) {
     let expected = after.replace(['«', '»'], "");
     let (mut before, mut rest) = (String::new(), after);
-    while let Some((kept, inserted)) = rest.split_once('«') {
-        before.push_str(kept);
+    while let Some((unchanged, inserted)) = rest.split_once('«') {
+        before.push_str(unchanged);
         rest = inserted.split_once('»').expect("closed").1;
     }
     before.push_str(rest);

@@ -24,10 +24,10 @@ fn scaffold_one(members: &Value) -> (String, AdoptedGuest) {
 fn scaffold_refusals(observation: &Scoped, wanted: &[u64]) -> Vec<(u32, Vec<&'static str>)> {
     match scaffold(observation, &scope_of(wanted)) {
         Scaffold::Refused { refusals, guests } => {
-            let words =
+            let codes =
                 |refusals: &[converger_core::refusal::Refusal]| refusals.iter().map(|refusal| refusal.code().word()).collect::<Vec<_>>();
-            let run = (!refusals.is_empty()).then(|| (0, words(&refusals)));
-            run.into_iter().chain(guests.iter().map(|guest| (guest.vmid.get(), words(&guest.refusals)))).collect()
+            let run = (!refusals.is_empty()).then(|| (0, codes(&refusals)));
+            run.into_iter().chain(guests.iter().map(|guest| (guest.vmid.get(), codes(&guest.refusals)))).collect()
         }
         declared => panic!("{declared:#?}"),
     }
@@ -183,8 +183,12 @@ fn omits_values_with_a_pending_change() {
     check_left_out(&pending(json!({ "key": "cores", "value": 4 })), "cores", why);
     let why = "2 is in effect and its removal is pending until the next start; declare the one that you want";
     check_left_out(&pending(json!({ "key": "cores", "delete": true })), "cores", why);
-    let waits = json!({ "pending": [{ "key": "memory", "value": 4096 }] });
-    check_left_out(&waits, "memory", "the default is in effect and 4GiB is pending until the next start; declare the one that you want");
+    let pending_memory = json!({ "pending": [{ "key": "memory", "value": 4096 }] });
+    check_left_out(
+        &pending_memory,
+        "memory",
+        "the default is in effect and 4GiB is pending until the next start; declare the one that you want",
+    );
     check_left_out(&json!({ "pending": [{ "key": "net0" }] }), "net0", "a change of it is pending until the next start");
 }
 

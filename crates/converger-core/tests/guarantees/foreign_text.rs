@@ -52,14 +52,14 @@ fn replace_word(value: &Value, word: &str) -> Value {
 fn g16_foreign_text_does_not_influence_the_plan() {
     let neighbour = desired_guest(101, "web", json!({ "state": "running" }));
     let neighbours_row = observed_row(101, "web", "stopped", json!({}));
-    for (place, seen) in WORD_PLACES {
+    for (member, seen) in WORD_PLACES {
         for declared in desired_variants() {
             let planned = |word: &str| {
                 body_json(&world_of(json!([declared, neighbour]), json!([observed_row(100, "web", "running", seen(word)), neighbours_row])))
             };
             let expected = replace_word(&planned(HARMLESS), HARMLESS);
             for word in HOSTILE_TEXTS {
-                assert_eq!(replace_word(&planned(word), word), expected, "{word:?} as {place}, {declared}");
+                assert_eq!(replace_word(&planned(word), word), expected, "{word:?} as {member}, {declared}");
             }
         }
     }

@@ -72,9 +72,9 @@ fn g1_unread_config_is_not_the_default() {
 
 #[test]
 fn g1_value_that_is_not_understood_refuses_only_fields_that_depend_on_it() {
-    let plan = |declared: Value, strange: Value| {
+    let plan = |declared: Value, not_understood: Value| {
         let guest = desired_guest(100, "web", json!({ "state": "running", "config": declared }));
-        let row = merge_members(stopped_row(json!({})), json!({ "config": {}, "not_understood": strange }));
+        let row = merge_members(stopped_row(json!({})), json!({ "config": {}, "not_understood": not_understood }));
         world_of(json!([guest]), json!([row]))
     };
     let refused = "refused: config-unreadable";

@@ -60,13 +60,13 @@ fn describe_verdict(world: &TestWorld, vmid: u64) -> String {
     let plan = body_json(world);
     let guests = plan["guests"].as_array().expect("a list");
     let guest = guests.iter().find(|guest| guest["vmid"] == vmid).expect("every declared guest is in the plan");
-    let words = |list: &Value, key: &str| {
-        let words: Vec<&str> = list.as_array().into_iter().flatten().filter_map(|entry| entry[key].as_str()).collect();
-        words.join(", ")
+    let join_values = |list: &Value, key: &str| {
+        let values: Vec<&str> = list.as_array().into_iter().flatten().filter_map(|entry| entry[key].as_str()).collect();
+        values.join(", ")
     };
     match guest["verdict"].as_str() {
-        Some("steps") => format!("steps: {}", words(&guest["steps"], "change")),
-        Some("refused") => format!("refused: {}", words(&guest["refusals"], "code")),
+        Some("steps") => format!("steps: {}", join_values(&guest["steps"], "change")),
+        Some("refused") => format!("refused: {}", join_values(&guest["refusals"], "code")),
         _ => "converged".to_owned(),
     }
 }

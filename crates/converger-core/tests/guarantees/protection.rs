@@ -76,16 +76,16 @@ fn g3_no_plan_interrupts_a_guest_that_this_program_may_run_in() {
             let world = world_of(json!([desired_guest(100, "web", declared.clone())]), json!([observed_row(100, "web", "running", seen)]));
             check_verdict(&TestWorld { rules: Rules::default().with_machine(host), ..world }, 100, expected);
         };
-        let bare = json!({ "identity": { "uuid": "another" } });
+        let without_macs = json!({ "identity": { "uuid": "another" } });
         let other = json!({ "identity": { "uuid": "another" }, "macs": ["BC:24:11:00:00:02"] });
         verdict(own().with_unreadable([MachineMark::FirmwareUuid]), other.clone(), free);
-        verdict(own().with_unreadable([MachineMark::FirmwareUuid]), bare.clone(), "refused: own-guest-untold");
+        verdict(own().with_unreadable([MachineMark::FirmwareUuid]), without_macs.clone(), "refused: own-guest-untold");
         verdict(
             MachineIdentity::default().with_unreadable([MachineMark::FirmwareUuid, MachineMark::HardwareAddresses]),
             other,
             "refused: own-guest-untold",
         );
-        verdict(MachineIdentity::new([], ["b".into()]).with_unreadable([MachineMark::HardwareAddresses]), bare, free);
+        verdict(MachineIdentity::new([], ["b".into()]).with_unreadable([MachineMark::HardwareAddresses]), without_macs, free);
     }
 }
 
@@ -198,8 +198,8 @@ fn g3_no_step_removes_what_protects() {
     check_verdict(&tags(json!(["prod"]), json!(["Prod"])), 100, "refused: protection-change");
     check_verdict(&tags(json!(["prod", "web"]), json!(["prod"])), 100, "steps: config.set");
     check_verdict(&tags(json!(["web"]), json!(["production"])), 100, "steps: config.set");
-    let kept = TestWorld { rules: Rules::new(vec![], vec![], vec!["keep".into()]), ..tags(json!([]), json!(["keep"])) };
-    check_verdict(&kept, 100, "refused: protection-change");
+    let world = TestWorld { rules: Rules::new(vec![], vec![], vec!["keep".into()]), ..tags(json!([]), json!(["keep"])) };
+    check_verdict(&world, 100, "refused: protection-change");
 }
 
 #[test]

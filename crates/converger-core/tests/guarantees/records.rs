@@ -62,9 +62,10 @@ fn check_refusal_record(refusal: &Value) {
     assert_eq!(refusal["stage"], code.entry().stage.word());
     let evidence = refusal["evidence"].as_object().unwrap_or_else(|| panic!("no evidence: {refusal}"));
     // For these codes there is nothing to add as evidence.
-    let bare = [RefusalCode::NotQuorate, RefusalCode::ObservationIncomplete, RefusalCode::GuestMissing, RefusalCode::GuestTemplate]
-        .contains(&code);
-    assert_eq!(evidence.is_empty(), bare, "{refusal}");
+    let has_no_evidence =
+        [RefusalCode::NotQuorate, RefusalCode::ObservationIncomplete, RefusalCode::GuestMissing, RefusalCode::GuestTemplate]
+            .contains(&code);
+    assert_eq!(evidence.is_empty(), has_no_evidence, "{refusal}");
 }
 
 #[test]
@@ -81,8 +82,8 @@ fn g10_every_refusal_has_code_evidence_and_remedy() {
         }
     }
     // All codes that the planner and the judgement can give for a plan of the planner.
-    let said = TABLE.iter().filter(|entry| entry.stage != RefusalStage::Apply && entry.code != RefusalCode::GuaranteeBroken);
-    assert_eq!(codes, said.map(|entry| entry.word.to_owned()).collect());
+    let expected = TABLE.iter().filter(|entry| entry.stage != RefusalStage::Apply && entry.code != RefusalCode::GuaranteeBroken);
+    assert_eq!(codes, expected.map(|entry| entry.word.to_owned()).collect());
 }
 
 #[test]

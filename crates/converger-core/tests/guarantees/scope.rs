@@ -61,15 +61,15 @@ fn g9_observation_rejects_platform_words() {
         ("type", json!("qemu")),
         ("Name", json!("web")),
     ] {
-        let mut strange = own.clone();
-        strange[key] = value;
-        let world = world_of(json!([]), json!([strange]));
+        let mut row = own.clone();
+        row[key] = value;
+        let world = world_of(json!([]), json!([row]));
         let faults = observe::parse(world.observation_json().as_bytes()).expect_err(key);
         assert!(faults.list().iter().any(|fault| fault.message == format!("unknown key `{key}` in a guest")), "{faults:?}");
     }
     for (key, value) in [("net0", json!("virtio")), ("args", json!("-s")), ("hookscript", json!("local:a")), ("memory", json!("2048"))] {
-        let strange = observed_row(100, "web", "stopped", json!({ "config": { key: value } }));
-        let world = world_of(json!([]), json!([strange]));
+        let row = observed_row(100, "web", "stopped", json!({ "config": { key: value } }));
+        let world = world_of(json!([]), json!([row]));
         assert!(observe::parse(world.observation_json().as_bytes()).is_err(), "{key}");
     }
 }
@@ -117,7 +117,7 @@ fn g14_no_plan_contains_a_change_outside_the_catalogue() {
         let steps = guests.flat_map(|guest| guest["steps"].as_array().into_iter().flatten());
         seen.extend(steps.map(|step| (step["change"].to_string(), step["class"] == "destructive")));
     }
-    let words: Vec<String> = CATALOGUE.iter().map(|action| format!("\"{}\"", action.change)).collect();
-    assert!(seen.iter().all(|(word, destroys)| words.contains(word) && !destroys), "{seen:?}");
+    let changes: Vec<String> = CATALOGUE.iter().map(|action| format!("\"{}\"", action.change)).collect();
+    assert!(seen.iter().all(|(change, destroys)| changes.contains(change) && !destroys), "{seen:?}");
     assert_eq!(seen.len(), CATALOGUE.len(), "every change occurs: {seen:?}");
 }

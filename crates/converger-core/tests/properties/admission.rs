@@ -62,9 +62,9 @@ pub(crate) fn admit_case(case: &PropertyCase) -> AdmissionFixture {
     let judged = judge(inputs.plan(), limits, circumstances);
     let mode = if rng.one_in(8) { ApprovalMode::Shared } else { ApprovalMode::Solo };
     let config = some_config(&inputs.rules, limits, Some(mode));
-    let kept = record_decision(&judged, "0.1.0", config).expect("memory takes it");
+    let record = record_decision(&judged, "0.1.0", config).expect("memory takes it");
     let names = inputs.desired.guests().iter().filter_map(|guest| judged.plan().name_of(guest)).map(Into::into).collect();
-    let admission = Admission { mode, ..random_admission(rng, kept.plan, names) };
+    let admission = Admission { mode, ..random_admission(rng, record.plan, names) };
     let causes: Vec<Refusal> = match judged {
         Judged::Refused(_) => judged.judgement().refusals().iter().chain(judged.plan().refusals()).cloned().collect(),
         Judged::Safe(safe) => match admit(safe, &admission).expect("memory takes it") {
@@ -72,9 +72,9 @@ pub(crate) fn admit_case(case: &PropertyCase) -> AdmissionFixture {
             Admitted::Refused(causes) => causes,
         },
     };
-    let decision = Decision { inputs: kept.inputs, plan: kept.plan, judgement: kept.judgement };
+    let decision = Decision { inputs: record.inputs, plan: record.plan, judgement: record.judgement };
     let bundle = AdmissionBundle::new("ann@desk", decision, admission, &causes);
-    let blobs = kept.blobs.into_iter().map(|bytes| (Digest::of_bytes(&bytes), bytes)).collect();
+    let blobs = record.blobs.into_iter().map(|bytes| (Digest::of_bytes(&bytes), bytes)).collect();
     AdmissionFixture { bundle, blobs, is_approved: causes.is_empty() }
 }
 
@@ -82,12 +82,12 @@ pub(crate) fn admit_case(case: &PropertyCase) -> AdmissionFixture {
 fn unchanged_bundle_gives_the_recorded_answer() {
     let mut seen = BTreeSet::new();
     for case in random_cases(SEED, ADMISSIONS) {
-        let weighed = admit_case(&case);
-        let answer = weighed.check_bundle(&weighed.bundle);
+        let fixture = admit_case(&case);
+        let answer = fixture.check_bundle(&fixture.bundle);
         match &answer {
-            Admissibility::Admissible => assert!(weighed.is_approved, "{case:?}"),
+            Admissibility::Admissible => assert!(fixture.is_approved, "{case:?}"),
             Admissibility::Inadmissible(gates) => {
-                assert!(!weighed.is_approved && !gates.is_empty(), "{case:?}");
+                assert!(!fixture.is_approved && !gates.is_empty(), "{case:?}");
                 seen.extend(gates.clone());
             }
             _ => panic!("{case:?} {answer:?}"),
@@ -115,17 +115,17 @@ fn unchanged_bundle_gives_the_recorded_answer() {
 #[test]
 fn removed_duplicated_or_changed_gates_are_detected() {
     for case in random_cases(SEED + 1, ADMISSIONS / 30) {
-        let weighed = admit_case(&case);
-        for at in 0..weighed.bundle.gates.len() {
-            let mut forged = vec![weighed.bundle.clone(), weighed.bundle.clone(), weighed.bundle.clone(), weighed.bundle.clone()];
+        let fixture = admit_case(&case);
+        for at in 0..fixture.bundle.gates.len() {
+            let mut forged = vec![fixture.bundle.clone(), fixture.bundle.clone(), fixture.bundle.clone(), fixture.bundle.clone()];
             forged[0].gates.remove(at);
-            let twice = forged[1].gates[at].clone();
-            forged[1].gates.insert(at, twice);
+            let duplicate = forged[1].gates[at].clone();
+            forged[1].gates.insert(at, duplicate);
             forged[2].gates[at].id.push('x');
-            let told = &mut forged[3].gates[at].result;
-            *told = if told == "passed" { "refused" } else { "passed" }.into();
+            let result = &mut forged[3].gates[at].result;
+            *result = if result == "passed" { "refused" } else { "passed" }.into();
             for bundle in forged {
-                let answer = weighed.check_bundle(&bundle);
+                let answer = fixture.check_bundle(&bundle);
                 assert!(
                     matches!(&answer, Admissibility::Broken(broken) if broken.code == FailureCode::IntegrityViolation),
                     "{case:?} {at} {answer:?}"
@@ -138,15 +138,15 @@ fn removed_duplicated_or_changed_gates_are_detected() {
 #[test]
 fn confirmation_of_another_plan_is_not_admissible() {
     for case in random_cases(SEED + 2, ADMISSIONS / 10) {
-        let weighed = admit_case(&case);
-        if !weighed.is_approved || !has_steps(&weighed) {
+        let fixture = admit_case(&case);
+        if !fixture.is_approved || !has_steps(&fixture) {
             continue;
         }
         let other = Digest::of_bytes(b"another plan");
         for confirmation in [Confirmation::None, Confirmation::FullDigest { by: "eve".into(), digest: other }] {
-            let mut forged = weighed.bundle.clone();
+            let mut forged = fixture.bundle.clone();
             forged.admission.confirmation = confirmation;
-            let answer = weighed.check_bundle(&forged);
+            let answer = fixture.check_bundle(&forged);
             assert!(
                 matches!(&answer, Admissibility::Broken(broken) if broken.code == FailureCode::IntegrityViolation),
                 "{case:?} {answer:?}"
@@ -159,10 +159,10 @@ fn confirmation_of_another_plan_is_not_admissible() {
 #[test]
 fn admission_in_another_mode_breaks_the_evidence() {
     for case in random_cases(SEED + 5, ADMISSIONS / 30) {
-        let weighed = admit_case(&case);
-        let mut forged = weighed.bundle.clone();
+        let fixture = admit_case(&case);
+        let mut forged = fixture.bundle.clone();
         forged.admission.mode = if forged.admission.mode == ApprovalMode::Solo { ApprovalMode::Shared } else { ApprovalMode::Solo };
-        let answer = weighed.check_bundle(&forged);
+        let answer = fixture.check_bundle(&forged);
         assert!(matches!(&answer, Admissibility::Broken(broken) if broken.code == FailureCode::IntegrityViolation), "{case:?} {answer:?}");
     }
 }
@@ -171,49 +171,49 @@ fn admission_in_another_mode_breaks_the_evidence() {
 #[test]
 fn admission_under_another_configuration_breaks_the_evidence() {
     for case in random_cases(SEED + 6, ADMISSIONS / 30) {
-        let weighed = admit_case(&case);
-        let config = String::from_utf8_lossy(&weighed.blobs[&weighed.bundle.decision.inputs.config]).into_owned();
-        let word = if weighed.bundle.admission.mode == ApprovalMode::Solo { "\"solo\"" } else { "\"shared\"" };
+        let fixture = admit_case(&case);
+        let config = String::from_utf8_lossy(&fixture.blobs[&fixture.bundle.decision.inputs.config]).into_owned();
+        let mode = if fixture.bundle.admission.mode == ApprovalMode::Solo { "\"solo\"" } else { "\"shared\"" };
         let others = [
-            (config.replacen(word, "null", 1), "the configuration has no mode, or another one than the admission"),
+            (config.replacen(mode, "null", 1), "the configuration has no mode, or another one than the admission"),
             (config.replacen("\"lab\"", "\"prod\"", 1), "it configures another environment than that of the decision"),
         ];
-        for (other, words) in others {
+        for (other, expected) in others {
             assert_ne!(other, config);
-            let (mut forged, digest) = (weighed.clone(), Digest::of_bytes(other.as_bytes()));
+            let (mut forged, digest) = (fixture.clone(), Digest::of_bytes(other.as_bytes()));
             forged.bundle.decision.inputs.config = digest;
             forged.blobs.insert(digest, other.into_bytes());
             let answer = forged.check_bundle(&forged.bundle);
-            let is_told = |broken: &EvidenceFault| broken.code == FailureCode::IntegrityViolation && broken.what.contains(words);
+            let is_told = |broken: &EvidenceFault| broken.code == FailureCode::IntegrityViolation && broken.what.contains(expected);
             assert!(matches!(&answer, Admissibility::Broken(broken) if is_told(broken)), "{case:?} {answer:?}");
         }
     }
 }
 
-fn has_steps(weighed: &AdmissionFixture) -> bool {
-    weighed.blobs.get(&weighed.bundle.decision.plan).is_some_and(|body| String::from_utf8_lossy(body).contains("\"verdict\":\"steps\""))
+fn has_steps(fixture: &AdmissionFixture) -> bool {
+    fixture.blobs.get(&fixture.bundle.decision.plan).is_some_and(|body| String::from_utf8_lossy(body).contains("\"verdict\":\"steps\""))
 }
 
 #[test]
 fn missing_changed_and_forged_evidence_have_distinct_codes() {
     let is = |answer: &Admissibility, code: FailureCode| matches!(answer, Admissibility::Broken(broken) if broken.code == code);
     for case in random_cases(SEED + 3, ADMISSIONS / 30) {
-        let mut weighed = admit_case(&case);
-        for piece in DecisionPart::ALL {
-            let digest = weighed.bundle.decision.digest(piece);
-            let whole = weighed.blobs.remove(&digest).expect("it is kept");
-            assert!(is(&weighed.check_bundle(&weighed.bundle), FailureCode::EvidenceMissing), "{case:?} {piece}");
-            weighed.blobs.insert(digest, whole[..whole.len() - 1].to_vec());
-            assert!(is(&weighed.check_bundle(&weighed.bundle), FailureCode::IntegrityViolation), "{case:?} {piece}");
-            weighed.blobs.insert(digest, whole);
+        let mut fixture = admit_case(&case);
+        for part in DecisionPart::ALL {
+            let digest = fixture.bundle.decision.digest(part);
+            let whole = fixture.blobs.remove(&digest).expect("it is kept");
+            assert!(is(&fixture.check_bundle(&fixture.bundle), FailureCode::EvidenceMissing), "{case:?} {part}");
+            fixture.blobs.insert(digest, whole[..whole.len() - 1].to_vec());
+            assert!(is(&fixture.check_bundle(&fixture.bundle), FailureCode::IntegrityViolation), "{case:?} {part}");
+            fixture.blobs.insert(digest, whole);
         }
-        let mut body = weighed.blobs[&weighed.bundle.decision.plan].clone();
-        let at = body.windows(5).position(|word| word == b"\"lab\"").expect("the environment");
+        let mut body = fixture.blobs[&fixture.bundle.decision.plan].clone();
+        let at = body.windows(5).position(|window| window == b"\"lab\"").expect("the environment");
         body[at + 1] = b'L';
-        let mut forged = weighed.bundle.clone();
+        let mut forged = fixture.bundle.clone();
         forged.decision.plan = Digest::of_bytes(&body);
-        weighed.blobs.insert(forged.decision.plan, body);
-        assert!(is(&weighed.check_bundle(&forged), FailureCode::DeterminismBreach), "{case:?}");
+        fixture.blobs.insert(forged.decision.plan, body);
+        assert!(is(&fixture.check_bundle(&forged), FailureCode::DeterminismBreach), "{case:?}");
     }
 }
 
@@ -221,13 +221,13 @@ fn missing_changed_and_forged_evidence_have_distinct_codes() {
 #[test]
 fn changing_a_byte_of_a_bundle_never_admits() {
     for case in random_cases(SEED + 4, ADMISSIONS / 300) {
-        let weighed = admit_case(&case);
-        let bytes = weighed.bundle.to_canonical_json().expect("memory takes it");
-        let honest = weighed.check_bundle(&weighed.bundle);
+        let fixture = admit_case(&case);
+        let bytes = fixture.bundle.to_canonical_json().expect("memory takes it");
+        let honest = fixture.check_bundle(&fixture.bundle);
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 1;
-            let answer = check_admissibility(&changed, |digest| weighed.blobs.get(&digest).cloned(), parse_config);
+            let answer = check_admissibility(&changed, |digest| fixture.blobs.get(&digest).cloned(), parse_config);
             // The ledger, not the bundle, covers the requester, the program, the time and the configuration.
             assert!(answer == honest || !matches!(answer, Admissibility::Admissible), "{case:?} at {at}");
         }

@@ -26,8 +26,8 @@ fn slug(text: &str) -> Slug {
 }
 
 /// The entries of a run with this admission.
-fn ledger_of(weighed: &AdmissionFixture) -> LedgerFixture {
-    let AdmissionBundle { by, decision, admission, .. } = &weighed.bundle;
+fn ledger_of(fixture: &AdmissionFixture) -> LedgerFixture {
+    let AdmissionBundle { by, decision, admission, .. } = &fixture.bundle;
     let (run, plan) = (RunId::new("run-1").expect("an id"), decision.plan);
     let environment = EnvironmentName::new("lab").expect("a name");
     let started = RunStart { id: run.clone(), environment, plan, by: by.clone(), at_ms: 1, boot: None };
@@ -41,9 +41,9 @@ fn ledger_of(weighed: &AdmissionFixture) -> LedgerFixture {
         evidence: Evidence::default(),
         at_ms: 1,
     };
-    let raised = weighed.bundle.gates.iter().filter(|gate| gate.result == "refused" && gate.id != "no-guest-refused");
+    let raised = fixture.bundle.gates.iter().filter(|gate| gate.result == "refused" && gate.id != "no-guest-refused");
     entries.extend(raised.map(|gate| refused(None, &gate.id)));
-    let body: serde_json::Value = serde_json::from_slice(&weighed.blobs[&plan]).expect("JSON");
+    let body: serde_json::Value = serde_json::from_slice(&fixture.blobs[&plan]).expect("JSON");
     let of_guests = RecordedPlan::from_body(&body);
     entries.extend(of_guests.refusals().into_iter().map(|(guest, code)| refused(Vmid::new(guest), code)));
     let approved =
@@ -53,9 +53,9 @@ fn ledger_of(weighed: &AdmissionFixture) -> LedgerFixture {
         Confirmation::Typed { by, names } => entries.push(approved(plan, by, "typed", names.clone().into())),
         Confirmation::FullDigest { by, digest } => entries.push(approved(*digest, by, "digest", Box::default())),
     }
-    let mut blobs = weighed.blobs.clone();
-    let bundle = insert_bundle(&mut blobs, &weighed.bundle);
-    let answer = slug(if weighed.is_approved { "admitted" } else { "refused" });
+    let mut blobs = fixture.blobs.clone();
+    let bundle = insert_bundle(&mut blobs, &fixture.bundle);
+    let answer = slug(if fixture.is_approved { "admitted" } else { "refused" });
     entries.push(LedgerEntry::Admitted { run, plan, bundle, answer, at_ms: admission.now_ms });
     LedgerFixture { entries, blobs }
 }
@@ -68,16 +68,16 @@ fn insert_bundle(blobs: &mut BTreeMap<Digest, Vec<u8>>, bundle: &AdmissionBundle
 }
 
 fn check_ledger(record: &LedgerFixture) -> Result<u64, LedgerFault> {
-    let mut deep = LedgerCheck::default();
+    let mut ledger_check = LedgerCheck::default();
     for entry in &record.entries {
-        deep.add_entry(&write_entry(entry).expect("memory takes it"))?;
+        ledger_check.add_entry(&write_entry(entry).expect("memory takes it"))?;
     }
-    deep.check_blobs(|digest| Ok(record.blobs.get(&digest).cloned()))
+    ledger_check.check_blobs(|digest| Ok(record.blobs.get(&digest).cloned()))
 }
 
 /// The ledger with another bundle in place of the original one.
-fn with_bundle(weighed: &AdmissionFixture, change: impl FnOnce(&mut AdmissionBundle)) -> LedgerFixture {
-    let (mut record, mut other) = (ledger_of(weighed), weighed.bundle.clone());
+fn with_bundle(fixture: &AdmissionFixture, change: impl FnOnce(&mut AdmissionBundle)) -> LedgerFixture {
+    let (mut record, mut other) = (ledger_of(fixture), fixture.bundle.clone());
     change(&mut other);
     let new = insert_bundle(&mut record.blobs, &other);
     let Some(LedgerEntry::Admitted { bundle, .. }) = record.entries.last_mut() else { panic!("an admission is last") };
@@ -100,19 +100,19 @@ fn unchanged_ledger_verifies() {
 #[test]
 fn replaced_bundle_is_detected_at_its_entry() {
     for case in random_cases(SEED + 1, RECORDS) {
-        let weighed = admit_case(&case);
+        let fixture = admit_case(&case);
         let other = Digest::of_bytes(b"another");
-        assert!(fails_at_admission(&with_bundle(&weighed, |bundle| bundle.by = "eve@desk".into()), "another requester"), "{case:?}");
-        assert!(fails_at_admission(&with_bundle(&weighed, |bundle| bundle.decision.plan = other), "another decision"), "{case:?}");
-        assert!(fails_at_admission(&with_bundle(&weighed, |bundle| bundle.decision.judgement = other), "another decision"), "{case:?}");
-        assert!(fails_at_admission(&with_bundle(&weighed, |bundle| bundle.decision.inputs.config = other), "another decision"), "{case:?}");
-        let eve = Confirmation::FullDigest { by: "eve@desk".into(), digest: weighed.bundle.decision.plan };
+        assert!(fails_at_admission(&with_bundle(&fixture, |bundle| bundle.by = "eve@desk".into()), "another requester"), "{case:?}");
+        assert!(fails_at_admission(&with_bundle(&fixture, |bundle| bundle.decision.plan = other), "another decision"), "{case:?}");
+        assert!(fails_at_admission(&with_bundle(&fixture, |bundle| bundle.decision.judgement = other), "another decision"), "{case:?}");
+        assert!(fails_at_admission(&with_bundle(&fixture, |bundle| bundle.decision.inputs.config = other), "another decision"), "{case:?}");
+        let eve = Confirmation::FullDigest { by: "eve@desk".into(), digest: fixture.bundle.decision.plan };
         assert!(
-            fails_at_admission(&with_bundle(&weighed, |bundle| bundle.admission.confirmation = eve), "approvals in its bundle"),
+            fails_at_admission(&with_bundle(&fixture, |bundle| bundle.admission.confirmation = eve), "approvals in its bundle"),
             "{case:?}"
         );
-        let all = if weighed.is_approved { "refused" } else { "passed" };
-        let turned = with_bundle(&weighed, |bundle| bundle.gates.iter_mut().for_each(|gate| gate.result = all.into()));
+        let all = if fixture.is_approved { "refused" } else { "passed" };
+        let turned = with_bundle(&fixture, |bundle| bundle.gates.iter_mut().for_each(|gate| gate.result = all.into()));
         assert!(fails_at_admission(&turned, "its gates give"), "{case:?}");
     }
 }
@@ -177,10 +177,10 @@ fn invented_refusal_is_detected() {
 #[test]
 fn inverted_answer_is_detected() {
     for case in random_cases(SEED + 4, RECORDS) {
-        let weighed = admit_case(&case);
-        let mut record = ledger_of(&weighed);
+        let fixture = admit_case(&case);
+        let mut record = ledger_of(&fixture);
         let Some(LedgerEntry::Admitted { answer, .. }) = record.entries.last_mut() else { panic!("an admission is last") };
-        *answer = slug(if weighed.is_approved { "refused" } else { "admitted" });
+        *answer = slug(if fixture.is_approved { "refused" } else { "admitted" });
         assert!(fails_at_admission(&record, "its gates give"), "{case:?}");
     }
 }

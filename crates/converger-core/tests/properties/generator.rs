@@ -42,8 +42,8 @@ fn count_plan(plan: &Plan, seen: &mut GeneratorCounts) {
                     *seen.changes.entry((guest.kind.word(), step.change.word())).or_default() += 1;
                     if let Change::ConfigSet(fields) = &step.change {
                         for field in fields {
-                            let way = if field.after.is_some() { "set" } else { "unset" };
-                            *seen.fields.entry((guest.kind.word(), field.field.word(), way)).or_default() += 1;
+                            let action = if field.after.is_some() { "set" } else { "unset" };
+                            *seen.fields.entry((guest.kind.word(), field.field.word(), action)).or_default() += 1;
                         }
                     }
                 }
@@ -73,8 +73,8 @@ fn every_verdict_code_change_and_field_occurs_often() {
         }
     }
     for rule in FIELDS.iter().filter(|rule| rule.role == FieldRole::Managed) {
-        for way in ["set", "unset"].into_iter().filter(|way| rule.can_unset || *way == "set") {
-            let key = (rule.kind.word(), rule.field.word(), way);
+        for action in ["set", "unset"].into_iter().filter(|action| rule.can_unset || *action == "set") {
+            let key = (rule.kind.word(), rule.field.word(), action);
             assert!(seen.fields.get(&key) >= Some(&WORLDS_MIN), "{key:?}: {:?}", seen.fields);
         }
     }

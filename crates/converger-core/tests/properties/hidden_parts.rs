@@ -90,7 +90,7 @@ fn added_steps(more: &Plan, less: &Plan) -> Vec<String> {
 
 #[test]
 fn g17_hiding_information_never_adds_a_step() {
-    let (mut compared, mut lost) = (0_u64, 0_u64);
+    let (mut compared, mut fewer_steps) = (0_u64, 0_u64);
     for mut case in random_cases(SEED, WORLDS) {
         let inputs = case.inputs();
         let whole = inputs.plan();
@@ -103,12 +103,12 @@ fn g17_hiding_information_never_adds_a_step() {
                 let after = inputs.plan_on(observation.clone());
                 let added = added_steps(&before, &after);
                 assert!(added.is_empty(), "{case:?}\nhidden: {hidden:#?}\nadded: {added:#?}");
-                lost += u64::from(steps_of(&after).len() < steps_of(&before).len());
+                fewer_steps += u64::from(steps_of(&after).len() < steps_of(&before).len());
                 before = after;
                 compared += 1;
             }
         }
     }
     assert!(compared >= crate::case_count(200_000), "{compared} cases");
-    assert!(lost > compared / 50, "only {lost} of {compared} cases cost a step: too little is hidden where it matters");
+    assert!(fewer_steps > compared / 50, "only {fewer_steps} of {compared} cases cost a step: too little is hidden where it matters");
 }

@@ -129,9 +129,9 @@ fn pinning_writes_only_marks() {
         let json = to_shuffled_json(&case.world.desired, &mut case.rng);
         for (text, notation) in [(yaml, Notation::Yaml), (json, Notation::Json)] {
             let text = add_meaningless_text(text, notation, &mut case.rng);
-            let wish = random_request(&inputs.desired, &mut case.rng);
-            let result = pin(text.as_bytes(), notation, &scoped, &wish).unwrap_or_else(|faults| panic!("{case}\n{text}\n{faults:#?}"));
-            let context = format!("{case} {wish:?}\n--- before\n{text}\n--- after\n{}", result.text);
+            let request = random_request(&inputs.desired, &mut case.rng);
+            let result = pin(text.as_bytes(), notation, &scoped, &request).unwrap_or_else(|faults| panic!("{case}\n{text}\n{faults:#?}"));
+            let context = format!("{case} {request:?}\n--- before\n{text}\n--- after\n{}", result.text);
             let found = desired::parse(result.text.as_bytes(), notation).unwrap_or_else(|faults| panic!("{context}\n{faults:#?}"));
             let guests: Vec<DesiredGuest> = inputs.desired.guests().iter().map(|guest| expected_guest(guest, &scoped, &result)).collect();
             assert_eq!((found.environment(), found.guests()), (inputs.desired.environment(), &guests[..]), "{context}");
@@ -142,7 +142,7 @@ fn pinning_writes_only_marks() {
             if !has_bare_breaks(&text) {
                 assert!(!has_bare_breaks(&result.text), "{context}");
             }
-            let again = pin(result.text.as_bytes(), notation, &scoped, &wish).expect("the written text parses");
+            let again = pin(result.text.as_bytes(), notation, &scoped, &request).expect("the written text parses");
             assert_eq!(again.text, result.text, "{context}");
             assert!(again.guests.iter().all(|guest| guest.outcome.written_marks().is_none()), "{context}");
             check_plan(&inputs, found, &result, &context);
@@ -190,8 +190,8 @@ fn pinning_one_guest_inserts_one_piece_of_text() {
         let text = case.world.desired_yaml(&mut case.rng);
         let text = add_meaningless_text(text, Notation::Yaml, &mut case.rng);
         let Some(vmid) = case.rng.pick(inputs.desired.guests()).map(|guest| guest.vmid) else { continue };
-        let wish = PinRequest { selection: PinSelection::Only(Scope::new(vec![vmid])), repin: Scope::new(vec![]) };
-        let result = pin(text.as_bytes(), Notation::Yaml, &scoped, &wish).unwrap_or_else(|faults| panic!("{case}\n{text}\n{faults:#?}"));
+        let request = PinRequest { selection: PinSelection::Only(Scope::new(vec![vmid])), repin: Scope::new(vec![]) };
+        let result = pin(text.as_bytes(), Notation::Yaml, &scoped, &request).unwrap_or_else(|faults| panic!("{case}\n{text}\n{faults:#?}"));
         let same = |pairs: &mut dyn Iterator<Item = (u8, u8)>| pairs.take_while(|(left, right)| left == right).count();
         let front = same(&mut text.bytes().zip(result.text.bytes()));
         let back = same(&mut text.bytes().rev().zip(result.text.bytes().rev()));
@@ -214,12 +214,12 @@ fn damaged_layouts_are_pinned_or_rejected_with_a_fault() {
         let inputs = case.inputs();
         let scoped = inputs.observation.clone().into_scoped(&inputs.desired.scope());
         let text = case.world.desired_yaml(&mut case.rng);
-        let wish = PinRequest { selection: PinSelection::All, repin: inputs.desired.scope() };
+        let request = PinRequest { selection: PinSelection::All, repin: inputs.desired.scope() };
         for _ in 0..10 {
             let bytes = mutate(&text, &mut case.rng);
             let Ok(before) = desired::parse(&bytes, Notation::Yaml) else { continue };
             let context = format!("{case}\n{}", String::from_utf8_lossy(&bytes));
-            match pin(&bytes, Notation::Yaml, &scoped, &wish) {
+            match pin(&bytes, Notation::Yaml, &scoped, &request) {
                 Err(faults) => {
                     explained += 1;
                     let [fault] = faults.list() else { panic!("{context}\n{faults:#?}") };

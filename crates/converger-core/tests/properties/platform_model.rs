@@ -108,8 +108,9 @@ fn write_config(row: &mut ModelRow, step: &Value) -> Result<(), String> {
             return Err(format!("{key}: the step expects {}, but {current} is in effect", change["before"]));
         }
         // A write that only cancels a pending change has no effect inside the guest.
-        let waits = is_running && !is_same_effect_in(row, key, &current, &change["after"]) && needs_restart(row, key, &change["after"]);
-        if (change["effect"] == "at-restart") != waits {
+        let is_at_restart =
+            is_running && !is_same_effect_in(row, key, &current, &change["after"]) && needs_restart(row, key, &change["after"]);
+        if (change["effect"] == "at-restart") != is_at_restart {
             return Err(format!("{key}: the step states the wrong effect {}", change["effect"]));
         }
         let mut pending = pending_entries(row);

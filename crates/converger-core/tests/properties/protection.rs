@@ -65,7 +65,7 @@ fn g3_no_plan_interrupts_a_protected_guest() {
 
 #[test]
 fn g3_no_step_removes_what_protects() {
-    let mut kept = 0_u64;
+    let mut protected = 0_u64;
     for case in random_cases(SEED + 100, WORLDS) {
         let plan = plan_json_of(&case.world);
         let mut model = PlatformModel::new(&case.world.observation, PendingAtStop::Applies);
@@ -79,8 +79,8 @@ fn g3_no_step_removes_what_protects() {
             let (before, after) = (protection_grounds(&case.world, vmid), protection_grounds(&after, vmid));
             let lost: Vec<&String> = before.iter().filter(|protector| !after.contains(protector)).collect();
             assert!(lost.is_empty(), "{vmid} has lost {lost:?}: {case:?}\n{plan}");
-            kept += u64::from(!before.is_empty());
+            protected += u64::from(!before.is_empty());
         }
     }
-    assert!(kept > crate::case_count(WORLDS) / 10, "only {kept} guests were protected");
+    assert!(protected > crate::case_count(WORLDS) / 10, "only {protected} guests were protected");
 }

@@ -23,17 +23,17 @@ struct DecisionFixture {
 }
 
 impl DecisionFixture {
-    fn from_record(kept: DecisionRecord) -> Self {
-        let blobs = kept.blobs.into_iter().map(|bytes| (Digest::of_bytes(&bytes), bytes)).collect();
-        Self { decision: Decision { inputs: kept.inputs, plan: kept.plan, judgement: kept.judgement }, blobs }
+    fn from_record(record: DecisionRecord) -> Self {
+        let blobs = record.blobs.into_iter().map(|bytes| (Digest::of_bytes(&bytes), bytes)).collect();
+        Self { decision: Decision { inputs: record.inputs, plan: record.plan, judgement: record.judgement }, blobs }
     }
 
     /// Replaces the bytes of one part, stored under the digest of the old bytes or of the new ones.
-    fn with_part(&self, piece: DecisionPart, bytes: Vec<u8>, is_renamed: bool) -> Self {
+    fn with_part(&self, part: DecisionPart, bytes: Vec<u8>, is_renamed: bool) -> Self {
         let mut decision = self.decision.clone();
         let digest = Digest::of_bytes(&bytes);
         if is_renamed {
-            let place = match piece {
+            let target = match part {
                 DecisionPart::Config => &mut decision.inputs.config,
                 DecisionPart::Desired => &mut decision.inputs.desired,
                 DecisionPart::Observation => &mut decision.inputs.observation,
@@ -42,10 +42,10 @@ impl DecisionFixture {
                 DecisionPart::Plan => &mut decision.plan,
                 DecisionPart::Judgement => &mut decision.judgement,
             };
-            *place = digest;
+            *target = digest;
         }
         let mut blobs = self.blobs.clone();
-        blobs.insert(decision.digest(piece), bytes);
+        blobs.insert(decision.digest(part), bytes);
         Self { decision, blobs }
     }
 
@@ -58,17 +58,17 @@ impl DecisionFixture {
 fn record_case(case: &PropertyCase) -> DecisionFixture {
     let rng = &mut Rng::new(case.number ^ SEED);
     let mut inputs = case.inputs();
-    let mut grips = Vec::new();
+    let mut blocks = Vec::new();
     for guest in inputs.desired.guests() {
         match rng.below(8) {
-            0 => grips.push(GuestBlock { vmid: guest.vmid, by: BlockedBy::Person { by: "ann".into(), reason: "a \"look\"\n".into() } }),
-            1 => grips.push(GuestBlock { vmid: guest.vmid, by: BlockedBy::Operation("op-1".into()) }),
+            0 => blocks.push(GuestBlock { vmid: guest.vmid, by: BlockedBy::Person { by: "ann".into(), reason: "a \"look\"\n".into() } }),
+            1 => blocks.push(GuestBlock { vmid: guest.vmid, by: BlockedBy::Operation("op-1".into()) }),
             _ => (),
         }
     }
     let own_writes = inputs.desired.guests().iter().filter(|_| rng.one_in(8));
     let own_writes = own_writes.map(|guest| OwnWrite::new(guest.vmid, Field::Cores, Some(&FieldValue::Count(4)))).collect();
-    let mut rules: Rules = (*inputs.rules).clone().with_blocks(grips).with_own_writes(own_writes);
+    let mut rules: Rules = (*inputs.rules).clone().with_blocks(blocks).with_own_writes(own_writes);
     if rng.one_in(2) {
         let host = MachineIdentity::new(["bc:24:11:00:00:01".into()], ["00112233-4455-6677-8899-AABBCCDDEEFF".into()]);
         let host = if rng.one_in(2) { host.with_device() } else { host.with_unreadable([MachineMark::HardwareAddresses]) };
@@ -95,17 +95,17 @@ fn recorded_decision_is_reproduced_byte_for_byte() {
 fn missing_and_changed_parts_are_detected() {
     for case in random_cases(SEED + 1, DECISIONS / 20) {
         let record = record_case(&case);
-        for piece in DecisionPart::ALL {
-            let digest = record.decision.digest(piece);
+        for part in DecisionPart::ALL {
+            let digest = record.decision.digest(part);
             let mut missing = DecisionFixture { decision: record.decision.clone(), blobs: record.blobs.clone() };
             let mut bytes = missing.blobs.remove(&digest).expect("it is kept");
-            assert_eq!(missing.reproduce(), Err(ReproduceError::Missing { part: piece, digest }), "{case:?}");
+            assert_eq!(missing.reproduce(), Err(ReproduceError::Missing { part: part, digest }), "{case:?}");
             let at = bytes.len() / 2;
             bytes[at] ^= 1;
             let found = Digest::of_bytes(&bytes);
             assert_eq!(
-                record.with_part(piece, bytes, false).reproduce(),
-                Err(ReproduceError::Changed { part: piece, named: digest, found }),
+                record.with_part(part, bytes, false).reproduce(),
+                Err(ReproduceError::Changed { part: part, named: digest, found }),
                 "{case:?}"
             );
         }
@@ -117,13 +117,13 @@ fn missing_and_changed_parts_are_detected() {
 fn changed_desired_state_catalogue_or_plan_is_detected() {
     for case in random_cases(SEED + 2, DECISIONS / 10) {
         let (record, rng) = (record_case(&case), &mut Rng::new(case.number));
-        for piece in [DecisionPart::Desired, DecisionPart::Catalogue, DecisionPart::Plan] {
-            let mut bytes = record.blobs[&record.decision.digest(piece)].clone();
+        for part in [DecisionPart::Desired, DecisionPart::Catalogue, DecisionPart::Plan] {
+            let mut bytes = record.blobs[&record.decision.digest(part)].clone();
             let at = rng.index(bytes.len());
             bytes[at] = bytes[at].wrapping_add(1 + u8::try_from(rng.below(255)).unwrap_or(0));
             let text = String::from_utf8_lossy(&bytes).into_owned();
-            let found = record.with_part(piece, bytes, true).reproduce();
-            assert!(found.is_err(), "{case:?} {piece} at {at}: {text}");
+            let found = record.with_part(part, bytes, true).reproduce();
+            assert!(found.is_err(), "{case:?} {part} at {at}: {text}");
         }
     }
 }
@@ -179,7 +179,7 @@ fn plan_that_the_inputs_do_not_give_is_a_determinism_breach() {
         bytes[at] = b'x';
         let forged = record.with_part(DecisionPart::Plan, bytes, true).reproduce();
         assert!(
-            matches!(forged, Err(ReproduceError::Breach { part: DecisionPart::Plan, at: place, .. }) if place == at),
+            matches!(forged, Err(ReproduceError::Breach { part: DecisionPart::Plan, at: position, .. }) if position == at),
             "{case:?} {forged:?}"
         );
     }
@@ -192,11 +192,11 @@ fn another_planner_or_table_is_reported() {
     record.decision.inputs.planner += 1;
     assert_eq!(record.reproduce(), Err(ReproduceError::OtherPlanner { then: 2, now: 1 }));
     let record = record_case(&case);
-    let changed = |piece: DecisionPart| {
-        let text = String::from_utf8(record.blobs[&record.decision.digest(piece)].clone()).expect("text");
-        record.with_part(piece, text.replacen("qemu", "lxc", 1).replacen("start", "begin", 1).into_bytes(), true).reproduce()
+    let changed = |part: DecisionPart| {
+        let text = String::from_utf8(record.blobs[&record.decision.digest(part)].clone()).expect("text");
+        record.with_part(part, text.replacen("qemu", "lxc", 1).replacen("start", "begin", 1).into_bytes(), true).reproduce()
     };
-    for piece in [DecisionPart::Rules, DecisionPart::Catalogue] {
-        assert_eq!(changed(piece), Err(ReproduceError::OtherTables { part: piece }), "{piece}");
+    for part in [DecisionPart::Rules, DecisionPart::Catalogue] {
+        assert_eq!(changed(part), Err(ReproduceError::OtherTables { part: part }), "{part}");
     }
 }

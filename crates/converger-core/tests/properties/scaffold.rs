@@ -129,8 +129,9 @@ fn adopting_guests_plans_nothing() {
                     "{context}\n{planned:#?}"
                 );
                 // There is nothing left to pin.
-                let wish = PinRequest { selection: PinSelection::All, repin: Scope::new(vec![]) };
-                let pinned = pin(text.as_bytes(), Notation::Yaml, &scoped, &wish).unwrap_or_else(|faults| panic!("{context}\n{faults:#?}"));
+                let request = PinRequest { selection: PinSelection::All, repin: Scope::new(vec![]) };
+                let pinned =
+                    pin(text.as_bytes(), Notation::Yaml, &scoped, &request).unwrap_or_else(|faults| panic!("{context}\n{faults:#?}"));
                 assert!(
                     pinned.text == text
                         && pinned.guests.iter().all(|guest| matches!(guest.outcome, PinOutcome::Unchanged | PinOutcome::NoMarks)),
@@ -156,16 +157,20 @@ fn adopting_guests_plans_nothing() {
 fn check_complete(scoped: &Scoped, desired: &Desired, guests: &[AdoptedGuest], context: &str) {
     for (row, guest) in scoped.guests.iter().zip(desired.guests()) {
         let adopted = guests.iter().find(|own| own.vmid == row.vmid).expect("adopted");
-        let said = |key: &str| adopted.left_out.iter().any(|left| &*left.key == key);
+        let is_left_out = |key: &str| adopted.left_out.iter().any(|left| &*left.key == key);
         let (Reading::Read(config), Reading::Read(tags)) = (&row.config, &row.tags) else { panic!("{context}") };
         let managed =
             config.values().iter().filter(|(field, _)| rule_of(row.kind, *field).is_some_and(|rule| rule.role == FieldRole::Managed));
         for (field, value) in managed {
             let is_declared = guest.config.iter().any(|own| own.field == *field && own.wanted.as_ref() == Some(value));
-            assert!(is_declared != said(field.word()), "{} {}\n{context}", row.vmid, field.word());
+            assert!(is_declared != is_left_out(field.word()), "{} {}\n{context}", row.vmid, field.word());
         }
-        assert!(tags.is_empty() || guest.config.iter().any(|own| own.field.word() == "tags") != said("tags"), "{}\n{context}", row.vmid);
-        assert!(!tags.contains_ignore_case(HOLD_TAG) || said("tags"), "{}\n{context}", row.vmid);
-        assert!(guest.state.is_some() != said("state") && guest.name.is_some() != said("name"), "{}\n{context}", row.vmid);
+        assert!(
+            tags.is_empty() || guest.config.iter().any(|own| own.field.word() == "tags") != is_left_out("tags"),
+            "{}\n{context}",
+            row.vmid
+        );
+        assert!(!tags.contains_ignore_case(HOLD_TAG) || is_left_out("tags"), "{}\n{context}", row.vmid);
+        assert!(guest.state.is_some() != is_left_out("state") && guest.name.is_some() != is_left_out("name"), "{}\n{context}", row.vmid);
     }
 }

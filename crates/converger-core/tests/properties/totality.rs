@@ -88,8 +88,8 @@ fn every_guest_gets_one_verdict_and_no_step_violates_a_guard() {
     let mut with_steps = 0_u64;
     for mut case in random_cases(SEED, WORLDS) {
         // The observation of one world hardly matches the declarations of another.
-        let stranger = TestWorld::random_small(&mut case.rng);
-        let mixed = TestWorld { observation: stranger.observation, ..case.world.clone() };
+        let other_world = TestWorld::random_small(&mut case.rng);
+        let mixed = TestWorld { observation: other_world.observation, ..case.world.clone() };
         for world in [&case.world, &mixed] {
             let inputs = world.parse().unwrap_or_else(|faults| panic!("{case}: {faults:#?}"));
             assert_eq!(check_shape(&inputs), Ok(()), "{case:?}\n{world:?}");
@@ -107,7 +107,7 @@ fn every_guest_gets_one_verdict_and_no_step_violates_a_guard() {
 /// platform model executes every plan to its end elsewhere.
 #[test]
 fn wait_lists_follow_after() {
-    let mut waits = 0_u64;
+    let mut wait_count = 0_u64;
     for case in random_cases(SEED + 100, WORLDS) {
         let plan: Value = serde_json::from_slice(&plan_body(&case.inputs().plan())).expect("a body is JSON");
         let steps = crate::platform_model::steps_by_guest(&plan);
@@ -117,14 +117,14 @@ fn wait_lists_follow_after() {
         let goes_down = |vmid: u64| ["stop", "shutdown"].contains(&ends(vmid));
         for (vmid, own) in &steps {
             for other in own.iter().flat_map(|step| elements(&step["wait"])).map(|other| other.as_u64().expect("an id")) {
-                waits += 1;
+                wait_count += 1;
                 let fits =
                     if goes_down(*vmid) { names(other, *vmid) && goes_down(other) } else { names(*vmid, other) && !goes_down(other) };
                 assert!(fits && ends(other) != "config.set", "{vmid} waits for {other}: {case:?}\n{plan}");
             }
         }
     }
-    assert!(waits > crate::case_count(WORLDS) / 50, "only {waits} waits");
+    assert!(wait_count > crate::case_count(WORLDS) / 50, "only {wait_count} waits");
 }
 
 /// The judgement decides independently and accepts what the planner makes.

@@ -284,8 +284,8 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
 
     fn start_recovery(&mut self, recovery: RecoverySubmission<H>, reply: ReplyReport) {
         let RecoverySubmission { unsettled, actuator, patience, on_notice } = recovery;
-        let (histories, turn) = unsettled.into_parts();
-        let submission = OpenSubmission { actuator, on_notice, reply, kind: SubmissionKind::Recovery { _turn: turn } };
+        let (histories, recovery_guard) = unsettled.into_parts();
+        let submission = OpenSubmission { actuator, on_notice, reply, kind: SubmissionKind::Recovery { _turn: recovery_guard } };
         let (uptime, now_ms) = (self.clock.uptime(), self.now_ms());
         let submitted = self.drive.recover(histories, patience, uptime.as_ref(), now_ms);
         self.open(submission, submitted);
@@ -306,9 +306,9 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
                 let effects = self.drive.feed(&id, event, now_ms);
                 self.follow(effects);
             }
-            Completion::Cleared(id, event, turn, asked_ms) => {
+            Completion::Cleared(id, event, permit, asked_ms) => {
                 let age_ms = self.clock.monotonic_ms().saturating_sub(asked_ms);
-                self.turns.insert(id.clone(), turn);
+                self.turns.insert(id.clone(), permit);
                 let now_ms = self.now_ms();
                 let effects = self.drive.feed(&id, if age_ms > LAST_WORD_MS { expire_hold_check(event) } else { event }, now_ms);
                 self.follow(effects);
@@ -366,9 +366,9 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
             SubmissionKind::Run(run, slot) => {
                 let (store, clock) = (Arc::clone(&self.store), Arc::clone(&self.clock));
                 self.bookkeeping.spawn(async move {
-                    let ended = StoreWrite::RunEnded { id: run.clone(), end: report.end(), at_ms: clock.now_ms() };
+                    let run_ended = StoreWrite::RunEnded { id: run.clone(), end: report.end(), at_ms: clock.now_ms() };
                     // A run whose end cannot be recorded has ended anyway, and each operation has its own outcome.
-                    let _ = store.commit(Batch::from(ended)).await;
+                    let _ = store.commit(Batch::from(run_ended)).await;
                     drop(slot);
                     let _ = reply.send(Ok(report));
                     Bookkeeping::Ended(run)
@@ -398,13 +398,13 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
                     Completion::Event(id, event)
                 });
             }
-            operation::OperationCommand::Request(ask) => {
+            operation::OperationCommand::Request(request) => {
                 // An operation that reads again instead of sending releases its permit.
-                let turn = self.turns.remove(&id).filter(|_| ask.is_mutation());
+                let permit = self.turns.remove(&id).filter(|_| request.is_mutation());
                 self.in_flight.spawn(async move {
-                    let answer = match turn {
-                        Some(turn) => actuator.send(turn, ask).await,
-                        None => actuator.request(ask).await,
+                    let answer = match permit {
+                        Some(permit) => actuator.send(permit, request).await,
+                        None => actuator.request(request).await,
                     };
                     Completion::Event(id, operation::OperationEvent::Responded(answer))
                 });
@@ -423,12 +423,12 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
     fn clear(&mut self, id: OperationId, actuator: Arc<H>) {
         let Some(state) = self.drive.operation_state(&id) else { return };
         let (store, clock) = (Arc::clone(&self.store), Arc::clone(&self.clock));
-        let (place, environment, vmid) = (state.address().clone(), state.operation().environment.clone(), state.operation().guest.vmid);
+        let (address, environment, vmid) = (state.address().clone(), state.operation().environment.clone(), state.operation().guest.vmid);
         self.in_flight.spawn(async move {
-            match actuator.acquire_permit(place).await {
-                Ok(turn) => {
+            match actuator.acquire_permit(address).await {
+                Ok(permit) => {
                     let asked_ms = clock.monotonic_ms();
-                    Completion::Cleared(id, check_holds(&*store, environment, vmid).await, turn, asked_ms)
+                    Completion::Cleared(id, check_holds(&*store, environment, vmid).await, permit, asked_ms)
                 }
                 Err(cause) => Completion::Event(id, operation::OperationEvent::SendBlocked(SendBlock::NodeBusy(cause))),
             }

@@ -208,11 +208,11 @@ impl<H: Actuator> Executor<H> {
     /// # Errors
     /// The journal cannot be read, or the executor has stopped.
     pub async fn find_unsettled(&self) -> Result<Unsettled, EngineError> {
-        let turn = Arc::clone(&self.recovery).lock_owned().await;
+        let recovery_guard = Arc::clone(&self.recovery).lock_owned().await;
         let (reply, answer) = oneshot::channel();
         let _ = self.messages.send(Message::FindUnsettled(reply));
         let histories = answer.await.map_err(|_| NotAccepting::Stopping)??;
-        Ok(Unsettled { histories, turn })
+        Ok(Unsettled { histories, turn: recovery_guard })
     }
 
     /// Settles operations by reading only. With a short patience, an operation that is still running is held until the next reading, so

@@ -163,11 +163,11 @@ fn no_signal() -> watch::Receiver<RunSignal> {
 }
 
 fn render_report(report: &ExecutionReport) -> Vec<String> {
-    let shown = |reported: &OperationReport| {
+    let render_operation = |reported: &OperationReport| {
         let code = reported.outcome.code().map_or(String::new(), |code| format!(" {code}"));
         format!("{} {}: {}{code}", reported.operation.guest.vmid, reported.operation.step.change.word(), reported.outcome.end().word())
     };
-    report.operations().iter().map(shown).collect()
+    report.operations().iter().map(render_operation).collect()
 }
 
 const ALL_DONE: [&str; 6] =
@@ -200,7 +200,8 @@ fn starts_a_guest_after_its_dependency() {
     let (world, store) = (initial_cluster(), MemoryStore::new());
     apply_desired(&world, &store, "r1", Settings::default(), no_signal()).expect("the run begins");
     let order = world.sent_changes();
-    let at = |vmid: u32, word: &str| order.iter().position(|(own, change)| *own == vmid && change == word).expect("it was sent");
+    let at =
+        |vmid: u32, change_name: &str| order.iter().position(|(own, change)| *own == vmid && change == change_name).expect("it was sent");
     assert!(at(100, "start") < at(103, "start"), "{order:?}");
     assert!(at(102, "config.set") < at(102, "reboot"), "{order:?}");
 }
@@ -280,17 +281,17 @@ fn reports_progress_in_order() {
     let (world, store) = (initial_cluster(), MemoryStore::new());
     let plan = approve_plan(&desired_guests()[..1], &world);
     let run = start_run(&world, &store, &plan, "r").expect("taken");
-    let told = Arc::new(Mutex::new(Vec::new()));
+    let notice_log = Arc::new(Mutex::new(Vec::new()));
     block_on(async {
         let process = Process::start(&world, store, Settings::default(), no_signal());
-        let (slot, own) = (process.executor.reserve_slot().expect("a slot"), Arc::clone(&told));
+        let (slot, own) = (process.executor.reserve_slot().expect("a slot"), Arc::clone(&notice_log));
         let on_notice: OnNotice = Box::new(move |notice| own.lock().expect("told").push((notice.phase, notice.outcome.map(Outcome::end))));
         process.executor.submit(slot, RunSubmission { on_notice, ..process.submission(plan, run) }).wait().await.expect("the run begins")
     });
-    let told = told.lock().expect("told");
+    let notices = notice_log.lock().expect("told");
     let phases = [Phase::Recorded, Phase::Checked, Phase::Sent, Phase::Tasked, Phase::Settled, Phase::Ended];
-    assert_eq!(told.iter().map(|(phase, _)| *phase).collect::<Vec<_>>(), phases);
-    assert_eq!(told.last().expect("told").1, Some(OperationEnd::Done));
+    assert_eq!(notices.iter().map(|(phase, _)| *phase).collect::<Vec<_>>(), phases);
+    assert_eq!(notices.last().expect("told").1, Some(OperationEnd::Done));
 }
 
 #[test]

@@ -68,7 +68,7 @@ impl OperationState {
     }
 
     fn request_check_reading(&mut self, checking: PreSendCheck) -> Option<OperationCommand> {
-        let ask = match &checking.reading {
+        let request = match &checking.reading {
             PreSendReading::Cluster => EnvRequest::Cluster,
             PreSendReading::Dependency(number) => match self.dependency(*number) {
                 Some(other) => EnvRequest::Status(other.address.clone()),
@@ -83,7 +83,7 @@ impl OperationState {
             PreSendReading::Config(_) => EnvRequest::Config(self.address.clone()),
         };
         self.stage = OperationStage::Checking(checking);
-        Some(OperationCommand::Request(ask))
+        Some(OperationCommand::Request(request))
     }
 
     pub(super) fn resume_check(&mut self, checking: PreSendCheck) -> Option<OperationCommand> {
@@ -110,7 +110,7 @@ impl OperationState {
     }
 
     fn dependency(&self, number: usize) -> Option<&DependencyCheck> {
-        self.context.as_ref().and_then(|terms| terms.dependency(number))
+        self.context.as_ref().and_then(|context| context.dependency(number))
     }
 
     fn check_dependency(&mut self, number: usize, live: &LiveStatus, now_ms: u64) -> Option<OperationCommand> {
@@ -123,8 +123,8 @@ impl OperationState {
     fn judge_readiness(&mut self, live: &LiveStatus, config: &LiveConfig, now_ms: u64) -> Option<OperationCommand> {
         // INVARIANT: a recovered operation has no context and starts with verification, so it never gets here. If it did, it would be
         // read and not sent.
-        let Some(terms) = &self.context else { return self.verify_after_lost_response(response_fault(&EnvResponse::Located(None))) };
-        match check::decide_send(&self.operation, terms, live, config) {
+        let Some(context) = &self.context else { return self.verify_after_lost_response(response_fault(&EnvResponse::Located(None))) };
+        match check::decide_send(&self.operation, context, live, config) {
             SendDecision::Send => {
                 self.request_mark(Box::new(ReadyChange { uptime_secs: live.uptime_secs, revision: config.revision.clone() }))
             }
@@ -196,8 +196,8 @@ impl OperationState {
                 check::unreadable_refusal(&cause)
             }
         };
-        let said = Evidence::default().with("said", &*cause.text);
-        self.record_end(Outcome::from_refusal(&refusal).with_observed(said), now_ms)
+        let observed = Evidence::default().with("said", &*cause.text);
+        self.record_end(Outcome::from_refusal(&refusal).with_observed(observed), now_ms)
     }
 
     fn refuse(&mut self, refusal: &Refusal, now_ms: u64) -> Option<OperationCommand> {

@@ -33,9 +33,9 @@ impl OperationState {
     }
 
     pub(super) fn poll_task(&mut self, settling: TaskPolling) -> Option<OperationCommand> {
-        let ask = EnvRequest::Task(settling.task.clone());
+        let request = EnvRequest::Task(settling.task.clone());
         self.stage = OperationStage::PollingTask(TaskPolling { waiting: false, ..settling });
-        Some(OperationCommand::Request(ask))
+        Some(OperationCommand::Request(request))
     }
 
     pub(super) fn handle_task_response(&mut self, settling: TaskPolling, answer: EnvResponse, now_ms: u64) -> Option<OperationCommand> {
@@ -65,8 +65,8 @@ impl OperationState {
         let patience_ms = self.patience.task_timeout_ms(&self.operation.step.change);
         if settling.waited_ms >= patience_ms {
             let is_whole = self.patience.covers_whole_task(&self.operation.step.change);
-            let at_work = if is_whole { FailureCode::TaskOverdue } else { FailureCode::TaskAtWork };
-            let code = if settling.unreadable_ms > 0 { FailureCode::OutcomeUnread } else { at_work };
+            let overdue_code = if is_whole { FailureCode::TaskOverdue } else { FailureCode::TaskAtWork };
+            let code = if settling.unreadable_ms > 0 { FailureCode::OutcomeUnread } else { overdue_code };
             let evidence = self.with_task(self.evidence.clone());
             let evidence = if is_whole { evidence.with("waited_secs", settling.waited_ms / 1000) } else { evidence };
             return self.hold_until_reading(code, evidence, now_ms);

@@ -26,7 +26,7 @@ pub(super) fn command_word(command: Option<&OperationCommand>) -> String {
             JournalRecord::Ended { .. } => "commit ended".into(),
             JournalRecord::Resolved { .. } => "commit resolved".into(),
         },
-        Some(OperationCommand::Request(ask)) => ask.word().into(),
+        Some(OperationCommand::Request(request)) => request.word().into(),
         Some(OperationCommand::Mark) => "mark".into(),
         Some(OperationCommand::RecheckHolds) => "clear".into(),
         Some(OperationCommand::FindTaskOwners(_)) => "whose".into(),
@@ -44,9 +44,9 @@ pub(super) fn render_end(state: &OperationState) -> String {
     }
 }
 
-pub(super) fn new_operation(word: &str) -> OperationState {
-    let (operation, terms) = last_step_for(word);
-    OperationState::new(operation, terms, Patience::default())
+pub(super) fn new_operation(change: &str) -> OperationState {
+    let (operation, context) = last_step_for(change);
+    OperationState::new(operation, context, Patience::default())
 }
 
 /// Feeds these events, and returns the command after each.
@@ -81,9 +81,9 @@ pub(super) fn play_responses_at(now_ms: u64, state: OperationState, answers: &[E
                 None => break,
             },
         };
-        let (after, made) = step(state, event, now_ms);
+        let (after, next_command) = step(state, event, now_ms);
         state = after;
-        command = made;
+        command = next_command;
         if !matches!(
             command,
             Some(OperationCommand::Wait(_) | OperationCommand::Mark | OperationCommand::RecheckHolds | OperationCommand::FindTaskOwners(_))
@@ -95,9 +95,9 @@ pub(super) fn play_responses_at(now_ms: u64, state: OperationState, answers: &[E
 }
 
 #[track_caller]
-pub(super) fn check_story(word: &str, answers: &[EnvResponse], trace: &str, ends: &str) -> OperationState {
-    let (state, told) = play_responses(new_operation(word), answers);
-    assert_eq!((told.join(", ").as_str(), render_end(&state).as_str()), (trace, ends), "{word}");
+pub(super) fn check_story(change: &str, answers: &[EnvResponse], trace: &str, ends: &str) -> OperationState {
+    let (state, actual_trace) = play_responses(new_operation(change), answers);
+    assert_eq!((actual_trace.join(", ").as_str(), render_end(&state).as_str()), (trace, ends), "{change}");
     state
 }
 
@@ -114,8 +114,8 @@ fn start_is_recorded_checked_sent_polled_and_verified() {
         "stopped",
         &[task_sent_response(), EnvResponse::Task(TaskState::Running), task_ended_response(), status_response("running")],
     );
-    let told = format!("{CHECK_TRACE}, commit tasked, task, task, status, commit ended, -");
-    let state = check_story("start", &answers, &told, "done");
+    let expected_trace = format!("{CHECK_TRACE}, commit tasked, task, task, status, commit ended, -");
+    let state = check_story("start", &answers, &expected_trace, "done");
     assert_eq!(state.outcome().expect("ended").findings().evidence.get("task"), Some(&Fact::from("T1")));
     assert_eq!(state.outcome().expect("ended").findings().observed.get("run_state"), Some(&Fact::from("running")));
     assert!(state.is_recorded());
@@ -159,13 +159,13 @@ fn sends_nothing_before_its_mark_and_marks_again_after_a_recheck() {
     }
     let busy = OperationEvent::Responded(EnvResponse::Sent(SendResult::NotDelivered(test_fault(EnvFaultKind::Busy))));
     let again = [OperationEvent::Responded(cluster_response()), OperationEvent::Responded(status_response("stopped")), checked.clone()];
-    let story = [
+    let events = [
         &[checked.clone(), OperationEvent::Committed, OperationEvent::SendAllowed, busy],
         &again[..],
         &[OperationEvent::Committed, OperationEvent::SendAllowed],
     ]
     .concat();
-    let (_, trace) = feed_events(state.clone(), &story);
+    let (_, trace) = feed_events(state.clone(), &events);
     assert_eq!(trace, ["mark", "clear", "send", "cluster", "status", "config", "mark", "clear", "send"]);
     let failed = OperationEvent::NotCommitted(CommitFailure::Failed("disk full".into()));
     let (state, trace) = feed_events(state, &[checked, failed, OperationEvent::Committed]);
@@ -250,7 +250,7 @@ fn reboot_names_the_failed_start_task() {
     let failed = || Some(TaskState::Failed { cause: too_many.clone(), age_secs: None });
     let (state, trace) = down_after_reboot(&[by_the_node("T0", 90), by_the_node("T2", 3)], failed());
     assert_eq!(render_end(&state), "failed guest-left-down");
-    assert_eq!(trace.iter().filter(|word| *word == "tasks").count(), 1, "it is reported at once: {trace:?}");
+    assert_eq!(trace.iter().filter(|command| *command == "tasks").count(), 1, "it is reported at once: {trace:?}");
     let findings = state.outcome().expect("ended").findings();
     let expected = Evidence::default().with("task", "T1").with("start_task", "T2").with("cause", "other");
     assert_eq!(findings.evidence, expected.with("said", "MAX 2 vcpus allowed per VM on this node"));
@@ -269,7 +269,7 @@ fn waits_for_a_guest_that_is_down_without_a_failed_start() {
     ] {
         let (state, trace) = down_after_reboot(&starts, start);
         assert_eq!(render_end(&state), "failed guest-left-down", "{starts:?}");
-        assert!(trace.iter().filter(|word| *word == "tasks").count() > 20, "{starts:?}: until the timeout");
+        assert!(trace.iter().filter(|command| *command == "tasks").count() > 20, "{starts:?}: until the timeout");
         assert_eq!(state.outcome().expect("ended").findings().evidence.get("start_task"), None);
     }
 }
@@ -277,7 +277,7 @@ fn waits_for_a_guest_that_is_down_without_a_failed_start() {
 /// The second half of a restart by stop and start.
 #[test]
 fn failed_start_in_a_restart_reports_guest_left_down() {
-    let (mut operation, terms) = last_step_for("start");
+    let (mut operation, context) = last_step_for("start");
     operation.step.reason = last_step_for("reboot").0.step.reason;
     let failed = EnvResponse::Task(TaskState::Failed { cause: test_fault(EnvFaultKind::Other), age_secs: None });
     let answers = [
@@ -289,7 +289,7 @@ fn failed_start_in_a_restart_reports_guest_left_down() {
         status_response("stopped"),
         config_response(2),
     ];
-    let (state, _) = play_responses(OperationState::new(operation, terms, Patience::default()), &answers);
+    let (state, _) = play_responses(OperationState::new(operation, context, Patience::default()), &answers);
     assert_eq!(render_end(&state), "failed guest-left-down");
 }
 
@@ -306,7 +306,7 @@ fn verifies_the_promise_by_reading() {
 
 #[test]
 fn failed_task_is_done_if_the_promise_holds() {
-    let failed = |trouble| EnvResponse::Task(TaskState::Failed { cause: test_fault(trouble), age_secs: None });
+    let failed = |fault_kind| EnvResponse::Task(TaskState::Failed { cause: test_fault(fault_kind), age_secs: None });
     let answers = check_responses("stopped", &[task_sent_response(), failed(EnvFaultKind::Other), status_response("running")]);
     let state = check_story("start", &answers, &format!("{CHECK_TRACE}, commit tasked, task, status, commit ended, -"), "done");
     assert_eq!(state.outcome().expect("ended").findings().evidence.get("task_error"), Some(&Fact::from("some words")));
@@ -318,43 +318,50 @@ fn failed_task_is_done_if_the_promise_holds() {
 fn timed_out_shutdown_is_held_and_never_escalates() {
     let timeout = EnvResponse::Task(TaskState::Failed { cause: test_fault(EnvFaultKind::ShutdownTimeout), age_secs: None });
     let answers = check_responses("running", &[task_sent_response(), timeout, status_response("running")]);
-    let told = format!("{CHECK_TRACE}, commit tasked, task, status, commit ended, -");
-    check_story("shutdown", &answers, &told, "held shutdown-timeout (reading)");
+    let expected_trace = format!("{CHECK_TRACE}, commit tasked, task, status, commit ended, -");
+    check_story("shutdown", &answers, &expected_trace, "held shutdown-timeout (reading)");
 }
 
 #[test]
 fn overdue_task_is_held_after_bounded_polling() {
-    for (word, from) in [("start", "stopped"), ("shutdown", "running"), ("stop", "running")] {
+    for (change, from) in [("start", "stopped"), ("shutdown", "running"), ("stop", "running")] {
         let mut answers = check_responses(from, &[task_sent_response()]);
         answers.extend(std::iter::repeat_n(EnvResponse::Task(TaskState::Running), 1000));
-        let (state, trace) = play_responses(new_operation(word), &answers);
-        assert_eq!(render_end(&state), "held task-overdue (reading)", "{word}");
-        assert!(trace.len() < 200, "{word}: {} transitions", trace.len());
+        let (state, trace) = play_responses(new_operation(change), &answers);
+        assert_eq!(render_end(&state), "held task-overdue (reading)", "{change}");
+        assert!(trace.len() < 200, "{change}: {} transitions", trace.len());
     }
 }
 
 #[test]
 fn lost_task_is_done_only_if_an_idempotent_promise_holds() {
-    let lost = EnvResponse::Task(TaskState::Lost(test_fault(EnvFaultKind::Other)));
-    let told = format!("{CHECK_TRACE}, commit tasked, task, status, commit ended, -");
-    check_story("start", &check_responses("stopped", &[task_sent_response(), lost.clone(), status_response("running")]), &told, "done");
+    let lost_response = EnvResponse::Task(TaskState::Lost(test_fault(EnvFaultKind::Other)));
+    let expected_trace = format!("{CHECK_TRACE}, commit tasked, task, status, commit ended, -");
     check_story(
         "start",
-        &check_responses("stopped", &[task_sent_response(), lost.clone(), status_response("stopped")]),
-        &told,
+        &check_responses("stopped", &[task_sent_response(), lost_response.clone(), status_response("running")]),
+        &expected_trace,
+        "done",
+    );
+    check_story(
+        "start",
+        &check_responses("stopped", &[task_sent_response(), lost_response.clone(), status_response("stopped")]),
+        &expected_trace,
         "held task-lost (reading)",
     );
     let fresh_boot = [EnvResponse::Status(live_status("running", 3)), config_response(4)];
-    let answers =
-        [&[cluster_response(), status_response("running"), pending_config_response(), task_sent_response(), lost], &fresh_boot[..]]
-            .concat();
+    let answers = [
+        &[cluster_response(), status_response("running"), pending_config_response(), task_sent_response(), lost_response],
+        &fresh_boot[..],
+    ]
+    .concat();
     assert_eq!(render_end(&play_responses(new_operation("reboot"), &answers).0), "held task-lost (person)");
 }
 
 #[test]
 fn undelivered_change_fails_and_rejected_change_is_refused_or_fails() {
-    let told = format!("{CHECK_TRACE}, commit ended, -");
-    for (trouble, ends) in [
+    let expected_trace = format!("{CHECK_TRACE}, commit ended, -");
+    for (fault_kind, ends) in [
         (EnvFaultKind::ConfigChanged, "refused plan-stale"),
         (EnvFaultKind::Locked, "refused guest-locked"),
         (EnvFaultKind::LockFile, "refused guest-locked"),
@@ -367,17 +374,22 @@ fn undelivered_change_fails_and_rejected_change_is_refused_or_fails() {
         (EnvFaultKind::ShutdownTimeout, "failed change-rejected"),
         (EnvFaultKind::Other, "failed change-rejected"),
     ] {
-        check_story("start", &check_responses("stopped", &[EnvResponse::Sent(SendResult::Rejected(test_fault(trouble)))]), &told, ends);
+        check_story(
+            "start",
+            &check_responses("stopped", &[EnvResponse::Sent(SendResult::Rejected(test_fault(fault_kind)))]),
+            &expected_trace,
+            ends,
+        );
     }
-    let lost = EnvResponse::Sent(SendResult::NotDelivered(test_fault(EnvFaultKind::Other)));
-    check_story("start", &check_responses("stopped", &[lost]), &told, "failed not-delivered");
+    let lost_response = EnvResponse::Sent(SendResult::NotDelivered(test_fault(EnvFaultKind::Other)));
+    check_story("start", &check_responses("stopped", &[lost_response]), &expected_trace, "failed not-delivered");
 }
 
 #[test]
 fn guest_unreadable_after_sending_is_held() {
     let unread = EnvResponse::Unreadable(test_fault(EnvFaultKind::Other));
-    for told in [&[task_sent_response(), task_ended_response()][..], &[task_sent_response()][..]] {
-        let mut answers = check_responses("stopped", told);
+    for responses in [&[task_sent_response(), task_ended_response()][..], &[task_sent_response()][..]] {
+        let mut answers = check_responses("stopped", responses);
         answers.extend(std::iter::repeat_n(unread.clone(), 1000));
         let (state, trace) = play_responses(new_operation("start"), &answers);
         assert_eq!(render_end(&state), "held outcome-unread (reading)");
@@ -387,13 +399,19 @@ fn guest_unreadable_after_sending_is_held() {
 
 #[test]
 fn finds_a_guest_that_moved_after_sending() {
-    let gone = EnvResponse::GuestNotFound(test_fault(EnvFaultKind::GuestNotFound));
+    let not_found = EnvResponse::GuestNotFound(test_fault(EnvFaultKind::GuestNotFound));
     let answers = check_responses(
         "stopped",
-        &[task_sent_response(), task_ended_response(), gone, EnvResponse::Located(Some(address_on("pve2"))), status_response("running")],
+        &[
+            task_sent_response(),
+            task_ended_response(),
+            not_found,
+            EnvResponse::Located(Some(address_on("pve2"))),
+            status_response("running"),
+        ],
     );
-    let told = format!("{CHECK_TRACE}, commit tasked, task, status, where, status, commit ended, -");
-    let state = check_story("start", &answers, &told, "done");
+    let expected_trace = format!("{CHECK_TRACE}, commit tasked, task, status, where, status, commit ended, -");
+    let state = check_story("start", &answers, &expected_trace, "done");
     assert_eq!(state.address(), &address_on("pve2"));
 }
 
@@ -426,8 +444,8 @@ fn s19_unrecorded_end_is_never_reported_as_final() {
     let events =
         [OperationEvent::Responded(status_response("running")), OperationEvent::NotCommitted(CommitFailure::Failed("disk full".into()))];
     let (state, trace) = feed_events(state, &events);
-    let told = "held journal-unwritable (reading)";
-    assert_eq!((trace.join(", ").as_str(), render_end(&state).as_str(), state.is_recorded()), ("commit ended, -", told, false));
+    let expected_end = "held journal-unwritable (reading)";
+    assert_eq!((trace.join(", ").as_str(), render_end(&state).as_str(), state.is_recorded()), ("commit ended, -", expected_end, false));
     let findings = state.outcome().expect("ended").findings();
     assert_eq!(findings.evidence, Evidence::default().with("found", "done").with("said", "disk full").with("task", "T1"));
     assert_eq!(findings.observed, Evidence::default().with("run_state", "running"));

@@ -142,13 +142,13 @@ impl OperationState {
     }
 
     /// Restarts with the first reading: readings from before a wait are old.
-    pub(super) fn restart_verification(&mut self, proving: Verification) -> Option<OperationCommand> {
+    pub(super) fn restart_verification(&mut self, verification: Verification) -> Option<OperationCommand> {
         let has_tasks = self.operation.step.change.resulting_state().is_some();
-        let read = match proving.cause {
+        let read = match verification.cause {
             VerificationCause::Unknown { .. } if has_tasks => VerificationReading::Tasks,
             _ => self.first_reading(),
         };
-        self.request_verification_reading(Verification { reading: read, live: None, down: None, waiting: false, ..proving })
+        self.request_verification_reading(Verification { reading: read, live: None, down: None, waiting: false, ..verification })
     }
 
     fn first_reading(&self) -> VerificationReading {
@@ -160,8 +160,8 @@ impl OperationState {
         promise::required_reads(&self.operation).config || self.is_recovered()
     }
 
-    fn request_verification_reading(&mut self, proving: Verification) -> Option<OperationCommand> {
-        let ask = match proving.reading {
+    fn request_verification_reading(&mut self, verification: Verification) -> Option<OperationCommand> {
+        let request = match verification.reading {
             VerificationReading::Tasks => EnvRequest::Tasks {
                 address: self.address.clone(),
                 change: self.operation.step.change.clone(),
@@ -172,51 +172,60 @@ impl OperationState {
             VerificationReading::Status => EnvRequest::Status(self.address.clone()),
             VerificationReading::Config => EnvRequest::Config(self.address.clone()),
             VerificationReading::Location => EnvRequest::Locate(self.address.vmid),
-            VerificationReading::Starts => {
-                EnvRequest::Tasks { address: self.address.clone(), change: Change::Start, age_secs_max: self.start_age_secs_max(&proving) }
-            }
-            VerificationReading::Start => match proving.down.as_ref().and_then(|down| down.start.clone()) {
+            VerificationReading::Starts => EnvRequest::Tasks {
+                address: self.address.clone(),
+                change: Change::Start,
+                age_secs_max: self.start_age_secs_max(&verification),
+            },
+            VerificationReading::Start => match verification.down.as_ref().and_then(|down| down.start.clone()) {
                 Some(start) => EnvRequest::Task(start),
                 // INVARIANT: the start task is read only after it was found; without it the guest is read again.
                 None => EnvRequest::Status(self.address.clone()),
             },
         };
-        self.stage = OperationStage::Verifying(proving);
-        Some(OperationCommand::Request(ask))
+        self.stage = OperationStage::Verifying(verification);
+        Some(OperationCommand::Request(request))
     }
 
     pub(super) fn handle_verification_response(
         &mut self,
-        proving: Verification,
+        verification: Verification,
         answer: EnvResponse,
         now_ms: u64,
     ) -> Option<OperationCommand> {
-        match (proving.reading, answer) {
-            (VerificationReading::Tasks, EnvResponse::Tasks(tasks)) => self.handle_found_tasks(proving, tasks, now_ms),
-            (VerificationReading::Status, EnvResponse::Status(live)) if self.needs_config() => self
-                .request_verification_reading(Verification { reading: VerificationReading::Config, live: Some(Box::new(live)), ..proving }),
+        match (verification.reading, answer) {
+            (VerificationReading::Tasks, EnvResponse::Tasks(tasks)) => self.handle_found_tasks(verification, tasks, now_ms),
+            (VerificationReading::Status, EnvResponse::Status(live)) if self.needs_config() => {
+                self.request_verification_reading(Verification {
+                    reading: VerificationReading::Config,
+                    live: Some(Box::new(live)),
+                    ..verification
+                })
+            }
             (VerificationReading::Status, EnvResponse::Status(live)) => {
-                let proving = Verification { live: Some(Box::new(live)), ..proving };
-                self.judge_outcome(proving, None, now_ms)
+                let verification = Verification { live: Some(Box::new(live)), ..verification };
+                self.judge_outcome(verification, None, now_ms)
             }
-            (VerificationReading::Config, EnvResponse::Config(config)) => self.judge_outcome(proving, Some(&config), now_ms),
+            (VerificationReading::Config, EnvResponse::Config(config)) => self.judge_outcome(verification, Some(&config), now_ms),
             (VerificationReading::Status | VerificationReading::Config, EnvResponse::GuestNotFound(_)) => {
-                self.request_verification_reading(Verification { reading: VerificationReading::Location, ..proving })
+                self.request_verification_reading(Verification { reading: VerificationReading::Location, ..verification })
             }
-            (VerificationReading::Starts, EnvResponse::Tasks(tasks)) => self.find_start(proving, &tasks, now_ms),
-            (VerificationReading::Start, EnvResponse::Task(TaskState::Failed { cause, .. })) => self.left_down(proving, &cause, now_ms),
+            (VerificationReading::Starts, EnvResponse::Tasks(tasks)) => self.find_start(verification, &tasks, now_ms),
+            (VerificationReading::Start, EnvResponse::Task(TaskState::Failed { cause, .. })) => {
+                self.left_down(verification, &cause, now_ms)
+            }
             (VerificationReading::Starts | VerificationReading::Start, EnvResponse::Unreadable(_)) => {
-                let asked_ms = proving.response_ms.saturating_add(self.response_ms.max(1));
-                self.still_down(Verification { response_ms: asked_ms, ..proving }, now_ms)
+                let asked_ms = verification.response_ms.saturating_add(self.response_ms.max(1));
+                self.still_down(Verification { response_ms: asked_ms, ..verification }, now_ms)
             }
             // A start that is running or succeeded explains nothing: the guest is read again.
-            (VerificationReading::Starts | VerificationReading::Start, _) => self.still_down(proving, now_ms),
+            (VerificationReading::Starts | VerificationReading::Start, _) => self.still_down(verification, now_ms),
             (VerificationReading::Location, EnvResponse::Located(Some(found))) if self.is_other_node(&found) => {
                 self.moves += 1;
                 self.address = found;
-                self.restart_verification(proving)
+                self.restart_verification(verification)
             }
-            (_, other) => self.retry_verification_reading(proving, &response_fault(&other), now_ms),
+            (_, other) => self.retry_verification_reading(verification, &response_fault(&other), now_ms),
         }
     }
 
@@ -231,7 +240,7 @@ impl OperationState {
 
     /// Filters the tasks that may belong to this operation. A task that the journal assigns to another operation does not, however recent
     /// it is: the guest may have had the same change a moment ago.
-    fn handle_found_tasks(&mut self, proving: Verification, tasks: Vec<ObservedTask>, now_ms: u64) -> Option<OperationCommand> {
+    fn handle_found_tasks(&mut self, verification: Verification, tasks: Vec<ObservedTask>, now_ms: u64) -> Option<OperationCommand> {
         // Ages are compared instead of times, so that each clock is only compared with itself.
         let age_secs_max = self.task_age_secs_max();
         let fits = |seen: &ObservedTask| seen.ended_age_secs.is_none_or(|age_secs| age_secs <= age_secs_max);
@@ -239,28 +248,28 @@ impl OperationState {
         fitting.sort_by(|left, right| left.task.cmp(&right.task));
         fitting.dedup_by(|second, first| second.task == first.task);
         if fitting.is_empty() {
-            return self.adopt_own_task(proving, &fitting, &[], now_ms);
+            return self.adopt_own_task(verification, &fitting, &[], now_ms);
         }
         let ids = fitting.iter().map(|seen| seen.task.clone()).collect();
-        self.stage = OperationStage::FindingTaskOwners(proving, fitting);
+        self.stage = OperationStage::FindingTaskOwners(verification, fitting);
         Some(OperationCommand::FindTaskOwners(ids))
     }
 
     /// Adopts the task of this operation if there is exactly one candidate. If there are several, a person must decide.
     pub(super) fn adopt_own_task(
         &mut self,
-        proving: Verification,
+        verification: Verification,
         tasks: &[ObservedTask],
-        taken: &[TaskId],
+        tasks_of_others: &[TaskId],
         now_ms: u64,
     ) -> Option<OperationCommand> {
-        let left = tasks.iter().filter(|seen| !taken.contains(&seen.task));
+        let left = tasks.iter().filter(|seen| !tasks_of_others.contains(&seen.task));
         let (candidates, others): (Vec<&ObservedTask>, Vec<&ObservedTask>) = left.partition(|seen| seen.is_ours);
         match candidates.as_slice() {
             [] => self.request_verification_reading(Verification {
                 reading: self.first_reading(),
                 other_tasks: self.classify_other_tasks(&others),
-                ..proving
+                ..verification
             }),
             [one] => {
                 let task = one.task.clone();
@@ -277,8 +286,8 @@ impl OperationState {
     }
 
     /// Without the journal the owner of a task is unknown.
-    pub(super) fn retry_without_task_owners(&mut self, proving: Verification, why: &str, now_ms: u64) -> Option<OperationCommand> {
-        self.retry_verification_reading(proving, &EnvFault::new(EnvFaultKind::Other, "journal-unreadable", why), now_ms)
+    pub(super) fn retry_without_task_owners(&mut self, verification: Verification, why: &str, now_ms: u64) -> Option<OperationCommand> {
+        self.retry_verification_reading(verification, &EnvFault::new(EnvFaultKind::Other, "journal-unreadable", why), now_ms)
     }
 
     /// A live process sends and lists tasks with the same token, so tasks of other users are not its own.
@@ -290,7 +299,7 @@ impl OperationState {
         if others.iter().any(|seen| seen.ended_age_secs.is_none()) { OtherTasks::Running(ids) } else { OtherTasks::Ended(ids) }
     }
 
-    fn judge_outcome(&mut self, proving: Verification, config: Option<&LiveConfig>, now_ms: u64) -> Option<OperationCommand> {
+    fn judge_outcome(&mut self, verification: Verification, config: Option<&LiveConfig>, now_ms: u64) -> Option<OperationCommand> {
         if let Some(found) = config.filter(|config| self.operation.guest.identity.as_ref().is_some_and(|own| *own != config.identity)) {
             let marks = found.identity.marks().into_iter().filter_map(|(name, mark)| Some(format!("{name}: {}", mark?).into()));
             let evidence = self.evidence.clone().with("other_guest", Fact::Words(marks.collect()));
@@ -298,21 +307,23 @@ impl OperationState {
             return self.record_end(Outcome::new_held(FailureCode::OutcomeUnclear, ReleaseCondition::Person, findings), now_ms);
         }
         let after = PostChangeReading {
-            live: proving.live.as_deref(),
+            live: verification.live.as_deref(),
             config,
             uptime_before_secs: self.uptime_before_secs,
             elapsed_secs: self.waited_ms / 1000,
             recorded_uptime_secs: self.recorded_uptime_secs,
-            task: proving.task_end(self.moves > 0),
+            task: verification.task_end(self.moves > 0),
         };
         match promise::check_promise(&self.operation, after) {
-            PromiseCheck::Kept(seen) => self.end_promise_kept(&proving.cause, seen, now_ms),
-            PromiseCheck::NotKept(seen) => self.handle_promise_not_kept(proving, seen, now_ms),
-            PromiseCheck::Unclear(seen) if promise::is_idempotent(&self.operation.step.change) => {
-                self.retry_verification_reading(proving, &EnvFault::new(EnvFaultKind::Other, "unclear", &join_evidence_keys(&seen)), now_ms)
-            }
+            PromiseCheck::Kept(seen) => self.end_promise_kept(&verification.cause, seen, now_ms),
+            PromiseCheck::NotKept(seen) => self.handle_promise_not_kept(verification, seen, now_ms),
+            PromiseCheck::Unclear(seen) if promise::is_idempotent(&self.operation.step.change) => self.retry_verification_reading(
+                verification,
+                &EnvFault::new(EnvFaultKind::Other, "unclear", &join_evidence_keys(&seen)),
+                now_ms,
+            ),
             // A reboot that the readings do not prove cannot be proven by more readings.
-            PromiseCheck::Unclear(seen) => self.hold_unclear(&proving.cause, seen, now_ms),
+            PromiseCheck::Unclear(seen) => self.hold_unclear(&verification.cause, seen, now_ms),
         }
     }
 
@@ -333,107 +344,113 @@ impl OperationState {
     }
 
     /// The change has no effect, or none yet.
-    fn handle_promise_not_kept(&mut self, proving: Verification, observed: Evidence, now_ms: u64) -> Option<OperationCommand> {
+    fn handle_promise_not_kept(&mut self, verification: Verification, observed: Evidence, now_ms: u64) -> Option<OperationCommand> {
         let change = &self.operation.step.change;
         let evidence = self.with_task(self.evidence.clone());
-        match &proving.cause {
-            VerificationCause::TaskEnded { .. } if self.is_down_after_reboot(&proving) => self.look_for_start(proving, observed, now_ms),
-            VerificationCause::Sent | VerificationCause::TaskEnded { .. } => self.not_yet_kept(proving, observed, now_ms),
+        match &verification.cause {
+            VerificationCause::TaskEnded { .. } if self.is_down_after_reboot(&verification) => {
+                self.look_for_start(verification, observed, now_ms)
+            }
+            VerificationCause::Sent | VerificationCause::TaskEnded { .. } => self.not_yet_kept(verification, observed, now_ms),
             VerificationCause::TaskFailed { cause, .. } => {
                 let findings = Findings { evidence: cause.add_to_evidence(evidence), observed };
                 self.record_end(self.task_failure_outcome(cause, findings), now_ms)
             }
             // However often it is read: a lost worker may have started, and its effect may come later (S17).
-            VerificationCause::TaskLost(_) => self.hold_unclear(&proving.cause, observed, now_ms),
-            VerificationCause::Unknown { looks } => match self.patience.lookup_waits_ms.get(*looks).copied() {
+            VerificationCause::TaskLost(_) => self.hold_unclear(&verification.cause, observed, now_ms),
+            VerificationCause::Unknown { looks: lookups } => match self.patience.lookup_waits_ms.get(*lookups).copied() {
                 Some(ms) => {
-                    let why = VerificationCause::Unknown { looks: looks + 1 };
-                    self.stage = OperationStage::Verifying(Verification { cause: why, waiting: true, ..proving });
+                    let why = VerificationCause::Unknown { looks: lookups + 1 };
+                    self.stage = OperationStage::Verifying(Verification { cause: why, waiting: true, ..verification });
                     self.wait(ms)
                 }
-                None if proving.other_tasks != OtherTasks::None => self.hold_for_other_tasks(&proving.other_tasks, observed, now_ms),
+                None if verification.other_tasks != OtherTasks::None => {
+                    self.hold_for_other_tasks(&verification.other_tasks, observed, now_ms)
+                }
                 None if promise::is_idempotent(change) && self.late_arrival_left_ms(now_ms) > 0 => {
                     self.hold_for_late_arrival(evidence, observed, now_ms)
                 }
                 None if promise::is_idempotent(change) => {
                     self.record_end(Outcome::new_failed(FailureCode::NotCarriedOut, Findings { evidence, observed }), now_ms)
                 }
-                None => self.hold_unclear(&proving.cause, observed, now_ms),
+                None => self.hold_unclear(&verification.cause, observed, now_ms),
             },
         }
     }
 
     /// The task succeeded but the promise does not hold yet: the guest is read again until the timeout.
-    fn not_yet_kept(&mut self, proving: Verification, observed: Evidence, now_ms: u64) -> Option<OperationCommand> {
+    fn not_yet_kept(&mut self, verification: Verification, observed: Evidence, now_ms: u64) -> Option<OperationCommand> {
         let (change, evidence) = (&self.operation.step.change, self.with_task(self.evidence.clone()));
-        if proving.waited_ms < self.patience.promise_timeout_ms(change) {
-            return self.schedule_reread(proving);
+        if verification.waited_ms < self.patience.promise_timeout_ms(change) {
+            return self.schedule_reread(verification);
         }
         // The task of a reboot ends when the guest is down. Recovery does not wait until it is up, and does not report that it never will
         // be.
-        if matches!(proving.cause, VerificationCause::TaskEnded { .. }) && self.patience.may_still_boot(change, proving.task_age_secs()) {
+        if matches!(verification.cause, VerificationCause::TaskEnded { .. })
+            && self.patience.may_still_boot(change, verification.task_age_secs())
+        {
             return self.record_end(
                 Outcome::new_held(FailureCode::TaskAtWork, ReleaseCondition::Reading, Findings { evidence, observed }),
                 now_ms,
             );
         }
-        let code = if self.is_down_after_reboot(&proving) { FailureCode::GuestLeftDown } else { FailureCode::PromiseBroken };
+        let code = if self.is_down_after_reboot(&verification) { FailureCode::GuestLeftDown } else { FailureCode::PromiseBroken };
         self.record_end(Outcome::new_failed(code, Findings { evidence, observed }), now_ms)
     }
 
     /// Whether a guest is down although its reboot succeeded: its node starts it by another task, which may have failed.
-    fn is_down_after_reboot(&self, proving: &Verification) -> bool {
+    fn is_down_after_reboot(&self, verification: &Verification) -> bool {
         let is_stopped = |live: &LiveStatus| live.status == ObservedStatus::Known(RunState::Stopped);
-        matches!(self.operation.step.change, Change::Reboot { .. }) && proving.live.as_deref().is_some_and(is_stopped)
+        matches!(self.operation.step.change, Change::Reboot { .. }) && verification.live.as_deref().is_some_and(is_stopped)
     }
 
     /// Requests the start tasks of a guest that is down after its reboot. Most guests are up a moment later and need no request. If
     /// readings fail, the request is made once more before the guest is given up.
-    fn look_for_start(&mut self, proving: Verification, observed: Evidence, now_ms: u64) -> Option<OperationCommand> {
-        let is_last = proving.waited_ms >= self.patience.promise_timeout_ms(&self.operation.step.change);
-        let is_early = proving.waited_ms < START_MS || proving.response_ms > 0;
+    fn look_for_start(&mut self, verification: Verification, observed: Evidence, now_ms: u64) -> Option<OperationCommand> {
+        let is_last = verification.waited_ms >= self.patience.promise_timeout_ms(&self.operation.step.change);
+        let is_early = verification.waited_ms < START_MS || verification.response_ms > 0;
         if is_early && !is_last {
-            return self.not_yet_kept(proving, observed, now_ms);
+            return self.not_yet_kept(verification, observed, now_ms);
         }
         self.request_verification_reading(Verification {
             reading: VerificationReading::Starts,
             down: Some(Box::new(Down { observed, start: None })),
-            ..proving
+            ..verification
         })
     }
 
     /// The maximum age of a start task that came after the reboot.
-    fn start_age_secs_max(&self, proving: &Verification) -> u64 {
-        proving.task_age_secs().unwrap_or_else(|| self.task_age_secs_max())
+    fn start_age_secs_max(&self, verification: &Verification) -> u64 {
+        verification.task_age_secs().unwrap_or_else(|| self.task_age_secs_max())
     }
 
     /// Finds the last start after the reboot, of any user: the node starts the guest under another name than ours.
-    fn find_start(&mut self, proving: Verification, tasks: &[ObservedTask], now_ms: u64) -> Option<OperationCommand> {
-        let age_secs_max = self.start_age_secs_max(&proving);
+    fn find_start(&mut self, verification: Verification, tasks: &[ObservedTask], now_ms: u64) -> Option<OperationCommand> {
+        let age_secs_max = self.start_age_secs_max(&verification);
         let since = tasks.iter().filter(|seen| seen.ended_age_secs.is_none_or(|age_secs| age_secs <= age_secs_max));
         // A running task has no age here and sorts first; within one second the later id counts.
         let last = since.min_by_key(|seen| (seen.ended_age_secs, Reverse(seen.task.clone())));
-        match (last.filter(|seen| seen.ended_age_secs.is_some()), &proving.down) {
+        match (last.filter(|seen| seen.ended_age_secs.is_some()), &verification.down) {
             (Some(seen), Some(down)) => {
                 let down = Down { start: Some(seen.task.clone()), ..(**down).clone() };
                 self.request_verification_reading(Verification {
                     reading: VerificationReading::Start,
                     down: Some(Box::new(down)),
-                    ..proving
+                    ..verification
                 })
             }
-            _ => self.still_down(proving, now_ms),
+            _ => self.still_down(verification, now_ms),
         }
     }
 
-    fn still_down(&mut self, proving: Verification, now_ms: u64) -> Option<OperationCommand> {
-        let observed = proving.down.as_ref().map(|down| down.observed.clone()).unwrap_or_default();
-        self.not_yet_kept(proving, observed, now_ms)
+    fn still_down(&mut self, verification: Verification, now_ms: u64) -> Option<OperationCommand> {
+        let observed = verification.down.as_ref().map(|down| down.observed.clone()).unwrap_or_default();
+        self.not_yet_kept(verification, observed, now_ms)
     }
 
     /// The guest went down for its reboot and its start task failed: it stays down, and waiting does not help.
-    fn left_down(&mut self, proving: Verification, cause: &EnvFault, now_ms: u64) -> Option<OperationCommand> {
-        let Some(down) = proving.down.clone() else { return self.restart_verification(proving) };
+    fn left_down(&mut self, verification: Verification, cause: &EnvFault, now_ms: u64) -> Option<OperationCommand> {
+        let Some(down) = verification.down.clone() else { return self.restart_verification(verification) };
         let evidence = cause.add_to_evidence(self.with_task(self.evidence.clone()));
         let evidence = down.start.iter().fold(evidence, |evidence, start| evidence.with("start_task", start.as_str()));
         self.record_end(Outcome::new_failed(FailureCode::GuestLeftDown, Findings { evidence, observed: down.observed }), now_ms)
@@ -491,14 +508,14 @@ impl OperationState {
     }
 
     /// The reading had no result.
-    fn retry_verification_reading(&mut self, proving: Verification, cause: &EnvFault, now_ms: u64) -> Option<OperationCommand> {
-        let proving = Verification { response_ms: proving.response_ms.saturating_add(self.response_ms), ..proving };
-        if proving.unreadable_ms.saturating_add(proving.response_ms) < self.patience.unreadable_ms {
-            let ms = next_wait_ms(proving.unreadable_ms);
+    fn retry_verification_reading(&mut self, verification: Verification, cause: &EnvFault, now_ms: u64) -> Option<OperationCommand> {
+        let verification = Verification { response_ms: verification.response_ms.saturating_add(self.response_ms), ..verification };
+        if verification.unreadable_ms.saturating_add(verification.response_ms) < self.patience.unreadable_ms {
+            let ms = next_wait_ms(verification.unreadable_ms);
             self.stage = OperationStage::Verifying(Verification {
-                unreadable_ms: proving.unreadable_ms.saturating_add(ms),
+                unreadable_ms: verification.unreadable_ms.saturating_add(ms),
                 waiting: true,
-                ..proving
+                ..verification
             });
             return self.wait(ms);
         }
@@ -506,9 +523,10 @@ impl OperationState {
         self.hold_until_reading(FailureCode::OutcomeUnread, evidence, now_ms)
     }
 
-    fn schedule_reread(&mut self, proving: Verification) -> Option<OperationCommand> {
-        let ms = next_wait_ms(proving.waited_ms);
-        self.stage = OperationStage::Verifying(Verification { waited_ms: proving.waited_ms.saturating_add(ms), waiting: true, ..proving });
+    fn schedule_reread(&mut self, verification: Verification) -> Option<OperationCommand> {
+        let ms = next_wait_ms(verification.waited_ms);
+        self.stage =
+            OperationStage::Verifying(Verification { waited_ms: verification.waited_ms.saturating_add(ms), waiting: true, ..verification });
         self.wait(ms)
     }
 }

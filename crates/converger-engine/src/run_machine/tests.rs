@@ -9,10 +9,10 @@ use crate::testing;
 fn start_of(run: &str, vmid: u32) -> (Operation, CheckContext) {
     let guest = serde_json::json!({ "vmid": vmid, "kind": "qemu", "name": "web", "state": "running" });
     let plan = testing::plan_guests(&[guest], &[testing::guest_row(vmid, "stopped")]);
-    let (mut operation, terms) = testing::plan_operations(&plan).pop().expect("a step");
+    let (mut operation, context) = testing::plan_operations(&plan).pop().expect("a step");
     operation.run = RunId::new(run).expect("an id");
     operation.id = OperationId::new(&format!("{run}-{vmid}")).expect("an id");
-    (operation, terms)
+    (operation, context)
 }
 
 fn id(text: &str) -> OperationId {

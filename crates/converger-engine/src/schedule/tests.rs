@@ -294,7 +294,7 @@ fn schedule_forgets_runs_that_ended() {
     for number in 0..1_000 {
         let (run, node) = (format!("r{number}"), format!("pve{}", number % 50));
         let first = on_node(&node, schedule_item(&run, 100 + number, 0));
-        let moved = NodeName::new(&format!("pve{}", number % 50 + 1)).expect("a node");
+        let new_node = NodeName::new(&format!("pve{}", number % 50 + 1)).expect("a node");
         let items = vec![
             first.clone(),
             on_node(&node, schedule_item(&run, 100 + number, 1)),
@@ -303,7 +303,7 @@ fn schedule_forgets_runs_that_ended() {
         let ids: Vec<OperationId> = items.iter().map(|item| item.id.clone()).collect();
         state = step(state, ScheduleEvent::Submit(items)).0;
         assert!(state.entry_count() > 0);
-        state = step(state, ScheduleEvent::Moved { id: first.id, node: moved }).0;
+        state = step(state, ScheduleEvent::Moved { id: first.id, node: new_node }).0;
         let end = if number % 3 == 0 { OperationEnd::Failed } else { OperationEnd::Done };
         for id in ids {
             state = step(state, ScheduleEvent::Ended { id, end }).0;
@@ -449,14 +449,14 @@ impl ScheduleInvariants {
         }
         assert!(self.under_way.len() <= limits.overall as usize);
         for (_, node) in self.under_way.values() {
-            let here = self.under_way.values().filter(|(_, other)| other == node).count();
-            assert!(here <= limits.per_node as usize, "{here} on {node:?}");
+            let on_node = self.under_way.values().filter(|(_, other)| other == node).count();
+            assert!(on_node <= limits.per_node as usize, "{on_node} on {node:?}");
         }
     }
 
     fn end_random_operation(&mut self, rng: &mut Rng) -> Option<ScheduleEvent> {
-        let under_way: Vec<OperationId> = self.under_way.keys().cloned().collect();
-        let id = rng.pick(&under_way)?.clone();
+        let in_flight: Vec<OperationId> = self.under_way.keys().cloned().collect();
+        let id = rng.pick(&in_flight)?.clone();
         let end = if rng.with_chance(80) { OperationEnd::Done } else { *rng.pick(&OperationEnd::ALL).expect("ends") };
         self.under_way.remove(&id);
         self.closed.insert(id.clone());
@@ -468,8 +468,8 @@ impl ScheduleInvariants {
 
     /// The guest of a random operation is found on another node.
     fn move_random_operation(&mut self, rng: &mut Rng) -> Option<ScheduleEvent> {
-        let under_way: Vec<OperationId> = self.under_way.keys().cloned().collect();
-        let id = rng.pick(&under_way)?.clone();
+        let in_flight: Vec<OperationId> = self.under_way.keys().cloned().collect();
+        let id = rng.pick(&in_flight)?.clone();
         let node = NodeName::new(rng.pick_word(&["pve1", "pve2", "pve3"])).expect("a node");
         if self.under_way[&id].1 != node {
             let (vmid, _) = self.under_way.remove(&id)?;

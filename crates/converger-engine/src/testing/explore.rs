@@ -86,13 +86,13 @@ pub(crate) fn explore<M: SearchModel>(model: &M, worlds_max: usize) -> Result<Se
 }
 
 fn path_to<A: Clone + Debug>(origins: &[ParentLink<A>], mut at: usize, last: Option<&A>) -> Vec<String> {
-    let mut way: Vec<String> = last.iter().map(|action| format!("{action:?}")).collect();
+    let mut path: Vec<String> = last.iter().map(|action| format!("{action:?}")).collect();
     while let (before, Some(action), _) = &origins[at] {
-        way.push(format!("{action:?}"));
+        path.push(format!("{action:?}"));
         at = *before;
     }
-    way.reverse();
-    way
+    path.reverse();
+    path
 }
 
 #[cfg(test)]

@@ -111,7 +111,7 @@ fn roles_of_release(flavour: Flavour) -> RoleTable {
     let known = privileges_of_release(flavour);
     BUILT_IN_ROLES
         .iter()
-        .map(|(role, words)| ((*role).to_owned(), Arc::new(expand_privileges(words, &known))))
+        .map(|(role, patterns)| ((*role).to_owned(), Arc::new(expand_privileges(patterns, &known))))
         .collect::<BTreeMap<_, _>>()
         .into()
 }
@@ -127,9 +127,9 @@ fn privileges_of_release(flavour: Flavour) -> Vec<&'static str> {
     [COMMON_PRIVILEGES, eight, nine].concat()
 }
 
-fn expand_privileges(words: &str, known: &[&str]) -> BTreeSet<String> {
-    let fits = |privilege: &str, word: &str| word.strip_suffix('*').map_or(word == privilege, |stem| privilege.starts_with(stem));
-    let held = known.iter().filter(|privilege| words.split_whitespace().any(|word| fits(privilege, word)));
+fn expand_privileges(patterns: &str, known: &[&str]) -> BTreeSet<String> {
+    let fits = |privilege: &str, pattern: &str| pattern.strip_suffix('*').map_or(pattern == privilege, |stem| privilege.starts_with(stem));
+    let held = known.iter().filter(|privilege| patterns.split_whitespace().any(|pattern| fits(privilege, pattern)));
     held.map(|privilege| (*privilege).to_owned()).collect()
 }
 

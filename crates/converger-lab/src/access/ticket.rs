@@ -53,7 +53,7 @@ impl TicketSigner {
 }
 
 fn is_fresh(time: &str, now_s: u64) -> bool {
-    u64::from_str_radix(time, 16).is_ok_and(|made| made <= now_s + 300 && now_s < made + TICKET_LIFE_S)
+    u64::from_str_radix(time, 16).is_ok_and(|created_s| created_s <= now_s + 300 && now_s < created_s + TICKET_LIFE_S)
 }
 
 #[cfg(test)]

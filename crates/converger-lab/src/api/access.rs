@@ -68,7 +68,7 @@ fn privileges_json(privileges: &PathPrivileges) -> Value {
 }
 
 fn permissions(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
-    let who = match call.param("userid") {
+    let caller = match call.param("userid") {
         Some(id) if id != call.who.id() => {
             world.access.require_privilege(&call.who, "/access", "Sys.Audit")?;
             parse_caller_id(id)
@@ -76,12 +76,12 @@ fn permissions(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
         _ => (*call.who).clone(),
     };
     if let Some(path) = call.param("path") {
-        let shown = privileges_json(&world.access.privileges_on(&who, path));
-        return Ok(json!({ path: shown }).into());
+        let privileges = privileges_json(&world.access.privileges_on(&caller, path));
+        return Ok(json!({ path: privileges }).into());
     }
     let held = permission_paths(world)
         .into_iter()
-        .map(|path| (world.access.privileges_on(&who, &path), path))
+        .map(|path| (world.access.privileges_on(&caller, &path), path))
         .filter(|(held, _)| !held.is_empty());
     let entries: Map<String, Value> = held.map(|(held, path)| (path, privileges_json(&held))).collect();
     Ok(Value::Object(entries).into())

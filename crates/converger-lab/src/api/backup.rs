@@ -57,11 +57,11 @@ fn check_backup_privileges(world: &World, call: &ApiCall, guests: &[u32], storag
 
 /// Backs up the guests on this node and skips those on other nodes. Guests that do not exist are attempted, so that the task fails visibly.
 fn vzdump(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
-    let asked = select_guests(world, call)?;
+    let requested = select_guests(world, call)?;
     let storage = call.param("storage").unwrap_or("local").to_owned();
-    check_backup_privileges(world, call, &asked, &storage)?;
-    let here = |vmid: &u32| world.guests.get(vmid).is_none_or(|guest| guest.node == call.node);
-    let vmids: Vec<u32> = asked.into_iter().filter(here).collect::<BTreeSet<u32>>().into_iter().collect();
+    check_backup_privileges(world, call, &requested, &storage)?;
+    let is_on_node = |vmid: &u32| world.guests.get(vmid).is_none_or(|guest| guest.node == call.node);
+    let vmids: Vec<u32> = requested.into_iter().filter(is_on_node).collect::<BTreeSet<u32>>().into_iter().collect();
     if vmids.is_empty() {
         return Ok("OK".to_owned().into());
     }

@@ -60,8 +60,8 @@ pub(super) fn write_guest_row(world: &World, view: Option<&NodeView>, guest: &La
     fields.put("id", format_args!("{kind}/{vmid}")).put("vmid", vmid).put("node", node).put("type", kind);
     fields.put("status", row.map_or("unknown", |(row, _)| &row.status)).put_some("lock", guest.lock());
     fields.put_some("tags", guest.get("tags")).put_some("pool", pool).put_some("hastate", world.ha.displayed_state(guest));
-    if let Some((row, told_ms)) = row {
-        fields.put("uptime", row.since_ms.map_or(0, |since_ms| told_ms.saturating_sub(since_ms) / 1_000));
+    if let Some((row, heard_ms)) = row {
+        fields.put("uptime", row.since_ms.map_or(0, |since_ms| heard_ms.saturating_sub(since_ms) / 1_000));
         fields.put_raw_members(&row.text);
     }
     fields.close();
@@ -183,11 +183,11 @@ fn node_row(world: &World, entry: &str, node: &LabNode, is_reached: bool, row: &
 
 /// Checks all VMIDs, without regard to the caller's permissions. The result is wrong while a fault empties the list behind it.
 fn next_id(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
-    let taken = |vmid: u32| world.is_listed(&call.entry, vmid);
+    let is_taken = |vmid: u32| world.is_listed(&call.entry, vmid);
     match call.param("vmid") {
-        Some(text) if taken(text.parse().unwrap_or(0)) => Err(ApiError::parameter_error("vmid", format!("VM {text} already exists"))),
+        Some(text) if is_taken(text.parse().unwrap_or(0)) => Err(ApiError::parameter_error("vmid", format!("VM {text} already exists"))),
         Some(text) => Ok(text.to_owned().into()),
-        None => match (100..1_000_000).find(|vmid| !taken(*vmid)) {
+        None => match (100..1_000_000).find(|vmid| !is_taken(*vmid)) {
             Some(free) => Ok(free.to_string().into()),
             None => Err(ApiError::internal_error("unable to get any free VMID in range [100, 999999]")),
         },
@@ -220,20 +220,20 @@ mod tests {
     fn cached_cluster_status_always_equals_a_fresh_one() {
         let names = ["pve1", "pve2", "pve3"].map(str::to_owned);
         let nodes = names.iter().map(|name| (name.clone(), NodeSpec::default())).collect();
-        let setting = WorldSpec { cluster: Some("c".to_owned()), nodes, ..WorldSpec::default() };
-        let mut world = World::new(&setting).expect("a world");
+        let spec = WorldSpec { cluster: Some("c".to_owned()), nodes, ..WorldSpec::default() };
+        let mut world = World::new(&spec).expect("a world");
         let token = world.ticket("root@pam").0;
-        let ask = LabRequest::new("GET", "/api2/json/cluster/status").with_header("Cookie", &format!("PVEAuthCookie={token}"));
+        let request = LabRequest::new("GET", "/api2/json/cluster/status").with_header("Cookie", &format!("PVEAuthCookie={token}"));
         let mut seen = std::collections::BTreeSet::new();
         let [_, second, third] = names.clone();
-        let acts = [WorldEvent::NodeDown(third.clone()), WorldEvent::Isolate(vec![second]), WorldEvent::NodeUp(third), WorldEvent::Heal];
-        for (number, act) in (1..).zip(acts) {
-            world.apply_event(setting.start_ms + number * 1_000, act);
+        let events = [WorldEvent::NodeDown(third.clone()), WorldEvent::Isolate(vec![second]), WorldEvent::NodeUp(third), WorldEvent::Heal];
+        for (number, event) in (1..).zip(events) {
+            world.apply_event(spec.start_ms + number * 1_000, event);
             for entry in &names {
-                let said = world.answer_at(world.now_ms, entry, &ask).body;
+                let body = world.answer_at(world.now_ms, entry, &request).body;
                 world.status = None;
-                assert_eq!(world.answer_at(world.now_ms, entry, &ask).body, said, "{entry}");
-                seen.insert(said);
+                assert_eq!(world.answer_at(world.now_ms, entry, &request).body, body, "{entry}");
+                seen.insert(body);
             }
         }
         assert!(seen.len() > 6, "{}", seen.len());

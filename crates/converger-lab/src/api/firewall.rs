@@ -118,18 +118,18 @@ fn firewall_mut<'a>(world: &'a mut World, call: &ApiCall) -> &'a mut Firewall {
 /// Checks the digest that the caller passed, and that the cluster is writable.
 fn check_digest(world: &World, call: &ApiCall, now: &str) -> Result<(), ApiError> {
     match call.param("digest") {
-        Some(given) if given != now => Err(ApiError::internal_error(MODIFIED_TEXT)),
+        Some(digest) if digest != now => Err(ApiError::internal_error(MODIFIED_TEXT)),
         _ => require_quorum(world, &call.node),
     }
 }
 
 fn index(_: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
-    let rooms: &[&str] = match firewall_scope(call) {
+    let subdirectories: &[&str] = match firewall_scope(call) {
         FirewallScope::Cluster => &["aliases", "rules", "options", "groups", "ipset", "macros", "refs"],
         FirewallScope::Node(_) => &["rules", "options", "log"],
         FirewallScope::Guest(_) => &["aliases", "rules", "options", "ipset", "log", "refs"],
     };
-    Ok(json!(rooms.iter().map(|name| json!({ "name": name })).collect::<Vec<_>>()).into())
+    Ok(json!(subdirectories.iter().map(|name| json!({ "name": name })).collect::<Vec<_>>()).into())
 }
 
 fn list_macros(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
@@ -148,7 +148,7 @@ fn list_refs(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
         _ => None,
     };
     let scopes = own.into_iter().chain([(FirewallScope::Cluster, "dc")]);
-    let rows: Vec<Value> = scopes.flat_map(|(scope, word)| reference_rows(world.firewalls.get(&scope), word)).collect();
+    let rows: Vec<Value> = scopes.flat_map(|(scope, scope_name)| reference_rows(world.firewalls.get(&scope), scope_name)).collect();
     Ok(json!(rows).into())
 }
 

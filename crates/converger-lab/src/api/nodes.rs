@@ -75,34 +75,34 @@ fn node_row(world: &World, call: &ApiCall, node: &LabNode) -> Value {
 /// A node as lists show it. Its load is visible with the privilege only; its size stays visible for a while after its last broadcast.
 pub(super) fn node_entry(world: &World, entry: &str, node: &LabNode, call: &ApiCall) -> Value {
     let name = &node.name;
-    let heard = world.views.last_heard_ms(entry, name, world.now_ms);
+    let last_heard_ms = world.views.last_heard_ms(entry, name, world.now_ms);
     let reached = world.is_reachable(entry, name);
-    let status = match (reached, heard) {
+    let status = match (reached, last_heard_ms) {
         (true, Some(_)) => "online",
         (false, _) => "offline",
         (true, None) => "unknown",
     };
     let mut fields = json!({ "id": format!("node/{name}"), "node": name, "status": status, "type": "node" });
     let audit = world.access.has_privilege(&call.who, &format!("/nodes/{name}"), "Sys.Audit");
-    if heard.is_some() {
+    if last_heard_ms.is_some() {
         fields["level"] = json!("");
     }
-    if let (Some(told_ms), true) = (heard, audit) {
+    if let (Some(heard_ms), true) = (last_heard_ms, audit) {
         fields["maxcpu"] = json!(node.cpus);
         fields["maxmem"] = json!(node.memory);
         fields["maxdisk"] = json!(node.disk);
         if reached {
-            put_node_load(&mut fields, node, told_ms);
+            put_node_load(&mut fields, node, heard_ms);
         }
     }
     fields
 }
 
-fn put_node_load(fields: &mut Value, node: &LabNode, told_ms: u64) {
+fn put_node_load(fields: &mut Value, node: &LabNode, heard_ms: u64) {
     fields["cpu"] = json!(0.02);
     fields["mem"] = json!(node.memory / 10);
     fields["disk"] = json!(node.disk / 10);
-    fields["uptime"] = json!(told_ms.saturating_sub(node.boot_ms) / 1_000);
+    fields["uptime"] = json!(heard_ms.saturating_sub(node.boot_ms) / 1_000);
 }
 
 fn status(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {

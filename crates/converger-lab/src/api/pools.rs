@@ -105,9 +105,9 @@ fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
 fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     require_cluster_lock(world, call, "update pools")?;
     let name = find_pool(world, call)?.0.clone();
-    let words = |key: &str| -> Vec<String> { call.param(key).map(split_list).into_iter().flatten().map(str::to_owned).collect() };
-    let ids: Vec<u32> = words("vms").iter().filter_map(|id| id.parse().ok()).collect();
-    let storages = words("storage");
+    let list_param = |key: &str| -> Vec<String> { call.param(key).map(split_list).into_iter().flatten().map(str::to_owned).collect() };
+    let ids: Vec<u32> = list_param("vms").iter().filter_map(|id| id.parse().ok()).collect();
+    let storages = list_param("storage");
     let remove = call.is_set("delete");
     for vmid in &ids {
         check_may_change_guest(world, call, &name, *vmid)?;

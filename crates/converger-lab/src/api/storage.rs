@@ -166,7 +166,7 @@ fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
 fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     require_quorum(world, &call.node)?;
     let (name, storage) = find_storage(world, call)?;
-    if call.param("digest").is_some_and(|given| given != storages_digest(world)) {
+    if call.param("digest").is_some_and(|digest| digest != storages_digest(world)) {
         return Err(ApiError::internal_error(MODIFIED_TEXT));
     }
     let (name, kind) = (name.clone(), storage.kind.clone());
@@ -208,11 +208,12 @@ fn usage_json(call: &ApiCall, name: &str, storage: &LabStorage) -> Value {
 
 fn list_on_node(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let content = call.param("content");
-    let holds = |storage: &LabStorage| content.is_none_or(|list| split_list(list).any(|word| storage.content.contains(word)));
+    let holds =
+        |storage: &LabStorage| content.is_none_or(|list| split_list(list).any(|content_type| storage.content.contains(content_type)));
     let wanted = |name: &str, storage: &LabStorage| storage.is_available_on(&call.node) && holds(storage) && may_audit(world, call, name);
-    let here = world.storages.all.iter().filter(|(name, storage)| wanted(name, storage));
+    let available = world.storages.all.iter().filter(|(name, storage)| wanted(name, storage));
     let one = |name: &str| call.param("storage").is_none_or(|wanted| wanted == name);
-    let entries: Vec<Value> = here.filter(|(name, _)| one(name)).map(|(name, storage)| usage_json(call, name, storage)).collect();
+    let entries: Vec<Value> = available.filter(|(name, _)| one(name)).map(|(name, storage)| usage_json(call, name, storage)).collect();
     Ok(json!(entries).into())
 }
 

@@ -67,7 +67,7 @@ fn matches_filters(task: &LabTask, call: &ApiCall) -> bool {
         && by("userfilter", &|text| task.user.contains(text))
         && by("since", &|text| task.start_s >= number(text))
         && by("until", &|text| task.start_s <= number(text))
-        && by("statusfilter", &|text| split_list(text).any(|word| word == status_category(over, failed)))
+        && by("statusfilter", &|text| split_list(text).any(|category| category == status_category(over, failed)))
         && (!call.is_set("errors") || failed)
 }
 
@@ -81,8 +81,8 @@ fn status_category(status: &str, failed: bool) -> &'static str {
 }
 
 /// A token owns only its own tasks; a user also owns those of all their tokens.
-fn is_own(who: &ApiCaller, user: &str) -> bool {
-    who.has_id(user) || (who.token.is_none() && user.split('!').next() == Some(who.user.as_str()))
+fn is_own(caller: &ApiCaller, user: &str) -> bool {
+    caller.has_id(user) || (caller.token.is_none() && user.split('!').next() == Some(caller.user.as_str()))
 }
 
 /// A task as a node lists it. The owner of a running task is not split into user and token.
@@ -168,8 +168,8 @@ fn read_log(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
         0 => usize::MAX,
         limit => usize::try_from(limit).unwrap_or(usize::MAX),
     };
-    let shown = lines.iter().enumerate().skip(start).take(limit);
-    let entries: Vec<Value> = shown.map(|(index, line)| json!({ "n": index + 1, "t": line })).collect();
+    let page = lines.iter().enumerate().skip(start).take(limit);
+    let entries: Vec<Value> = page.map(|(index, line)| json!({ "n": index + 1, "t": line })).collect();
     Ok(ApiData::from(json!(entries)).with_total(lines.len()))
 }
 

@@ -64,12 +64,12 @@ fn is_immediate(key: &str) -> bool {
 
 fn hotplug_key(world: &mut World, node: &str, vmid: u32, key: &str) -> Result<u64, (String, u64)> {
     let Some(guest) = world.guests.get(&vmid) else { return Ok(0) };
-    let goes = guest.deletions.contains_key(key);
+    let is_deleted = guest.deletions.contains_key(key);
     if !is_immediate(key) && !can_hotplug(guest, key) {
         return Ok(0);
     }
     let took_ms = if is_card_key(key) { hotplug_card(world, node, vmid, key)? } else { 0 };
-    let detach_ms = if goes && is_disk_key(LabGuestKind::Qemu, key) { 1_000 } else { 0 };
+    let detach_ms = if is_deleted && is_disk_key(LabGuestKind::Qemu, key) { 1_000 } else { 0 };
     apply_pending_key(world, vmid, key);
     Ok(took_ms + detach_ms)
 }

@@ -92,15 +92,15 @@ pub(super) fn write_container_update(world: &mut World, node: &str, update: &Con
 
 /// The values to set, with new volumes created.
 fn make_disks(world: &mut World, update: &ConfigUpdate) -> Result<Vec<(String, String)>, ApiError> {
-    let mut made = Vec::new();
+    let mut disks = Vec::new();
     for (key, value) in &update.sets {
         let value = match is_disk_key(LabGuestKind::Lxc, key) {
             true => super::make_disk(world, update.vmid, value).map_err(ApiError::internal_error)?,
             false => value.clone(),
         };
-        made.push((key.clone(), value));
+        disks.push((key.clone(), value));
     }
-    Ok(made)
+    Ok(disks)
 }
 
 fn check_deletable(guest: &LabGuest, key: &str) -> Result<(), ApiError> {

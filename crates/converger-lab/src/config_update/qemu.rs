@@ -67,8 +67,8 @@ fn normalize_value(world: &mut World, key: &str, value: &str) -> Result<String, 
 /// The value is percent-encoded; each line must be a key that `ssh-keygen` accepts.
 fn check_ssh_keys(encoded: &str) -> Result<(), ApiError> {
     let keys = crate::decode::decode_text(encoded);
-    let fine = keys.lines().filter(|line| !line.trim().is_empty()).all(is_ssh_key);
-    if fine { Ok(()) } else { Err(ApiError::internal_error("SSH public key validation error")) }
+    let is_valid = keys.lines().filter(|line| !line.trim().is_empty()).all(is_ssh_key);
+    if is_valid { Ok(()) } else { Err(ApiError::internal_error("SSH public key validation error")) }
 }
 
 /// An Ed25519 key has 51 bytes, which is 68 characters. Other key types are checked roughly.
@@ -121,8 +121,8 @@ fn keep_as_unused(guest: &mut LabGuest, value: &str) {
 fn check_balloon(world: &World, update: &ConfigUpdate) -> Result<(), ApiError> {
     let Some(guest) = world.guests.get(&update.vmid) else { return Ok(()) };
     let number = |key: &str| {
-        let asked = update.sets.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str());
-        let text = asked.or_else(|| guest.pending.get(key).map(String::as_str)).or_else(|| guest.get(key))?;
+        let requested = update.sets.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str());
+        let text = requested.or_else(|| guest.pending.get(key).map(String::as_str)).or_else(|| guest.get(key))?;
         text.trim_start_matches("current=").parse::<u64>().ok()
     };
     let concerned = update.sets.iter().any(|(key, _)| key == "memory" || key == "balloon");
@@ -203,8 +203,8 @@ fn hash_password(password: &str) -> String {
 fn check_boot_order(world: &World, update: &ConfigUpdate, value: &str) -> Result<String, ApiError> {
     let Some(guest) = world.guests.get(&update.vmid) else { return Ok(value.to_owned()) };
     for device in drive::parse_boot_order(value) {
-        let asked = update.sets.iter().any(|(key, _)| *key == device);
-        let exists = guest.config.contains_key(&device) || guest.pending.contains_key(&device) || asked;
+        let is_requested = update.sets.iter().any(|(key, _)| *key == device);
+        let exists = guest.config.contains_key(&device) || guest.pending.contains_key(&device) || is_requested;
         if !exists || update.deletes.contains(&device) {
             return Err(ApiError::internal_error(format!("invalid bootorder: device '{device}' does not exist'")));
         }
@@ -225,11 +225,11 @@ fn add_to_boot_order(guest: &mut LabGuest, key: &str, touched: &mut Vec<String>)
 /// The value of a disk key with its volume created. A disk that was pending there becomes unused.
 fn make_pending_disk(world: &mut World, vmid: u32, key: &str, value: &str) -> Result<String, ApiError> {
     let earlier = world.guests.get(&vmid).and_then(|guest| guest.pending.get(key).cloned());
-    let made = make_disk(world, vmid, value).map_err(ApiError::internal_error)?;
+    let disk = make_disk(world, vmid, value).map_err(ApiError::internal_error)?;
     if let (Some(earlier), Some(guest)) = (earlier, world.guests.change_guest(vmid)) {
         keep_as_unused(guest, &earlier);
     }
-    Ok(made)
+    Ok(disk)
 }
 
 /// `dir1:32,format=qcow2` creates a new volume each time; the id of an existing volume only refers to it.

@@ -41,9 +41,9 @@ impl Default for SeededBadDay {
 
 impl FaultPlan {
     /// The plan with its seeded bad day expanded into single faults. Random faults that the plan itself sets win over those of the day.
-    pub(crate) fn expand_bad_day(&self, setting: &WorldSpec) -> Self {
+    pub(crate) fn expand_bad_day(&self, spec: &WorldSpec) -> Self {
         let Some(SeededBadDay { seed, span_ms, events, per_thousand }) = self.bad_day else { return self.clone() };
-        let day = Self::from_seed(seed, setting, BadDay { span_ms, events, per_thousand });
+        let day = Self::from_seed(seed, spec, BadDay { span_ms, events, per_thousand });
         let moments = self.moments.iter().cloned().chain(day.moments).collect();
         let tasks = self.tasks.iter().cloned().chain(day.tasks).collect();
         Self { moments, tasks, chance: self.chance.or(day.chance), bad_day: None, ..self.clone() }
@@ -51,27 +51,27 @@ impl FaultPlan {
 
     /// A bad day for a world spec. The same seed gives the same day, and everything that can be repaired is repaired at its end.
     #[must_use]
-    pub fn from_seed(seed: u64, setting: &WorldSpec, day: BadDay) -> Self {
+    pub fn from_seed(seed: u64, spec: &WorldSpec, day: BadDay) -> Self {
         let mut random = SeededRandom::new(seed);
-        let nodes: Vec<String> = setting.nodes.keys().cloned().collect();
-        let guests: Vec<u32> = setting.guests.iter().map(|guest| guest.vmid).collect();
+        let nodes: Vec<String> = spec.nodes.keys().cloned().collect();
+        let guests: Vec<u32> = spec.guests.iter().map(|guest| guest.vmid).collect();
         let mut moments = Vec::new();
         for _ in 0..day.events {
             let at_ms = random.number_below(day.span_ms);
             let healed_ms = at_ms + random.number_below(day.span_ms.saturating_sub(at_ms));
-            let (act, healing) = random_event(&mut random, &nodes, &guests);
-            moments.push(TimedWorldEvent { at_ms, event: act });
-            moments.extend(healing.map(|act| TimedWorldEvent { at_ms: healed_ms, event: act }));
+            let (event, healing) = random_event(&mut random, &nodes, &guests);
+            moments.push(TimedWorldEvent { at_ms, event });
+            moments.extend(healing.map(|event| TimedWorldEvent { at_ms: healed_ms, event }));
         }
         let chance = Some(RandomFaults { seed: random.next_number(), per_thousand: day.per_thousand });
-        let paths: Vec<String> = setting.acl.iter().map(|entry| entry.path.clone()).collect();
+        let paths: Vec<String> = spec.acl.iter().map(|entry| entry.path.clone()).collect();
         moments.extend(revoke_events(&mut random, &paths, day));
         let tasks = task_faults(&mut random, day.events);
         if tasks.iter().any(|fault| fault.effect == Some(TaskFaultEffect::Hang)) {
             // Kill hung tasks, as an administrator would; their locks are removed with all others.
             moments.extend(guests.iter().map(|vmid| TimedWorldEvent { at_ms: day.span_ms, event: WorldEvent::KillTask(*vmid) }));
         }
-        moments.extend(repair_events(&nodes, &guests).map(|act| TimedWorldEvent { at_ms: day.span_ms, event: act }));
+        moments.extend(repair_events(&nodes, &guests).map(|event| TimedWorldEvent { at_ms: day.span_ms, event }));
         moments.extend(paths.into_iter().map(|path| TimedWorldEvent { at_ms: day.span_ms, event: WorldEvent::Regrant(path) }));
         Self { moments, tasks, chance, ..Self::default() }
     }
@@ -149,27 +149,27 @@ mod tests {
 
     #[test]
     fn bad_days_revoke_and_regrant_permissions_and_make_tasks_fail() {
-        let setting = WorldSpec::from_yaml(WORLD).expect("a world");
+        let spec = WorldSpec::from_yaml(WORLD).expect("a world");
         let (mut revoked, mut twists) = (0, Vec::new());
         for seed in 0..20 {
-            let plan = FaultPlan::from_seed(seed, &setting, BadDay { span_ms: 600_000, events: 20, per_thousand: 0 });
-            for (place, moment) in plan.moments.iter().enumerate() {
+            let plan = FaultPlan::from_seed(seed, &spec, BadDay { span_ms: 600_000, events: 20, per_thousand: 0 });
+            for (index, moment) in plan.moments.iter().enumerate() {
                 let WorldEvent::Revoke(path) = &moment.event else { continue };
                 revoked += 1;
                 let back = |later: &TimedWorldEvent| {
                     matches!(&later.event, WorldEvent::Regrant(other) if other == path) && later.at_ms >= moment.at_ms
                 };
-                assert!(plan.moments[place..].iter().any(back), "seed {seed}: {path} stays away");
+                assert!(plan.moments[index..].iter().any(back), "seed {seed}: {path} stays away");
             }
             let hangs = plan.tasks.iter().any(|fault| fault.effect == Some(TaskFaultEffect::Hang));
             assert_eq!(plan.moments.iter().any(|moment| matches!(moment.event, WorldEvent::KillTask(100))), hangs, "seed {seed}");
             twists.extend(plan.tasks.into_iter().filter_map(|fault| fault.effect));
         }
         assert!(revoked > 0);
-        for twist in
+        for effect in
             [TaskFaultEffect::Fail("start failed: QEMU exited with code 1".to_owned()), TaskFaultEffect::Hang, TaskFaultEffect::Warnings(1)]
         {
-            assert!(twists.contains(&twist), "{twist:?} never comes up");
+            assert!(twists.contains(&effect), "{effect:?} never comes up");
         }
     }
 }

@@ -120,10 +120,10 @@ impl WorldEvent {
     }
 }
 
-pub(crate) fn apply_world_event(world: &mut World, act: WorldEvent) {
+pub(crate) fn apply_world_event(world: &mut World, event: WorldEvent) {
     // A node that becomes reachable again may broadcast at once.
     world.no_broadcast_until_ms = 0;
-    match act {
+    match event {
         WorldEvent::NodeDown(name) => power_off_node(world, &name),
         WorldEvent::NodeUp(name) => power_on_node(world, &name),
         WorldEvent::Isolate(names) => isolate_nodes(world, &names),
@@ -148,9 +148,9 @@ pub(crate) fn apply_world_event(world: &mut World, act: WorldEvent) {
         WorldEvent::SetPending(vmid, key, value) => set_pending_key(world, vmid, key, value),
         WorldEvent::Start(vmid) => start_guest(world, vmid),
         WorldEvent::Stop(vmid) => stop_guest(world, vmid),
-        WorldEvent::Say(vmid, word) => {
+        WorldEvent::Say(vmid, qemu_state) => {
             if let Some(Some(process)) = world.guests.change_process(vmid) {
-                process.qemu_state = word;
+                process.qemu_state = qemu_state;
             }
         }
         WorldEvent::Move(vmid, node) => move_guest(world, vmid, &node),
@@ -164,7 +164,7 @@ pub(crate) fn apply_world_event(world: &mut World, act: WorldEvent) {
         WorldEvent::Regrant(path) => world.access.regrant_path(&path),
         WorldEvent::KillTask(vmid) => kill_guest_task(world, vmid),
         WorldEvent::Manage(vmid, state) => add_to_ha(world, vmid, state),
-        WorldEvent::Show(name, face) => world.nodes.get_mut(&name).map_or((), |node| node.tls_identity = face),
+        WorldEvent::Show(name, tls_identity) => world.nodes.get_mut(&name).map_or((), |node| node.tls_identity = tls_identity),
     }
 }
 
@@ -181,8 +181,8 @@ fn power_off_node(world: &mut World, name: &str) {
     for id in ids {
         world.kill_task(id);
     }
-    let here: Vec<u32> = world.guests.values().filter(|guest| guest.node == name).map(|guest| guest.vmid).collect();
-    for vmid in here {
+    let vmids: Vec<u32> = world.guests.values().filter(|guest| guest.node == name).map(|guest| guest.vmid).collect();
+    for vmid in vmids {
         if let Some(process) = world.guests.change_process(vmid) {
             *process = None;
         }
@@ -193,9 +193,9 @@ fn power_on_node(world: &mut World, name: &str) {
     let now_ms = world.now_ms;
     let Some(node) = world.nodes.get_mut(name).filter(|node| !node.online) else { return };
     (node.online, node.boot_ms) = (true, now_ms);
-    let here: Vec<(u32, bool)> =
+    let guests: Vec<(u32, bool)> =
         world.guests.values().filter(|guest| guest.node == name).map(|guest| (guest.vmid, guest.is_enabled("onboot"))).collect();
-    for (vmid, boots) in here {
+    for (vmid, boots) in guests {
         world.guests.mark_changed(vmid);
         if boots {
             start_guest(world, vmid);
@@ -204,9 +204,9 @@ fn power_on_node(world: &mut World, name: &str) {
 }
 
 fn isolate_nodes(world: &mut World, names: &[String]) {
-    let island = 1 + world.nodes.values().map(|node| node.network_partition).max().unwrap_or(0);
+    let partition = 1 + world.nodes.values().map(|node| node.network_partition).max().unwrap_or(0);
     for node in world.nodes.values_mut().filter(|node| names.contains(&node.name)) {
-        node.network_partition = island;
+        node.network_partition = partition;
     }
 }
 

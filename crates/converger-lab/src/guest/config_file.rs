@@ -40,9 +40,9 @@ impl LabGuest {
     }
 
     fn deletion_line(&self) -> String {
-        let word = |(key, force): (&String, &bool)| if *force { format!("!{key}") } else { key.clone() };
-        let words: Vec<String> = self.deletions.iter().map(word).collect();
-        if words.is_empty() { String::new() } else { format!("delete: {}\n", words.join(",")) }
+        let deletion_text = |(key, force): (&String, &bool)| if *force { format!("!{key}") } else { key.clone() };
+        let deletions: Vec<String> = self.deletions.iter().map(deletion_text).collect();
+        if deletions.is_empty() { String::new() } else { format!("delete: {}\n", deletions.join(",")) }
     }
 }
 

@@ -62,8 +62,8 @@ impl LabGuest {
         let mut merged = self.config.clone();
         merged.extend(self.pending.iter().map(|(key, value)| (key.clone(), value.clone())));
         // Proxmox tests the value and not the key, so a key with a false value stays although its deletion is pending.
-        let goes = |key: &str| self.deletions.contains_key(key) && self.get(key) != Some("0");
-        merged.retain(|key, _| !goes(key));
+        let is_deleted = |key: &str| self.deletions.contains_key(key) && self.get(key) != Some("0");
+        merged.retain(|key, _| !is_deleted(key));
         merged
     }
 

@@ -135,8 +135,8 @@ fn is_bootable(key: &str) -> bool {
 /// The order in which Proxmox looks for disks: ide, scsi, virtio, sata.
 fn boot_rank(key: &str) -> (usize, u32) {
     let (stem, number) = split_number(key).unwrap_or((key, 0));
-    let place = ["ide", "scsi", "virtio", "sata"].iter().position(|known| *known == stem);
-    (place.unwrap_or(usize::MAX), number)
+    let bus_rank = ["ide", "scsi", "virtio", "sata"].iter().position(|known| *known == stem);
+    (bus_rank.unwrap_or(usize::MAX), number)
 }
 
 #[cfg(test)]

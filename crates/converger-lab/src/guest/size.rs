@@ -43,8 +43,8 @@ mod tests {
 
     #[test]
     fn sizes_are_printed_in_the_largest_exact_unit() {
-        for (given, printed) in [("32G", "32G"), ("1.5G", "1536M"), ("1024G", "1T"), ("4M", "4M"), ("1000", "1000"), ("4096", "4K")] {
-            assert_eq!(parse(given).map(format_size).as_deref(), Some(printed), "{given}");
+        for (text, printed) in [("32G", "32G"), ("1.5G", "1536M"), ("1024G", "1T"), ("4M", "4M"), ("1000", "1000"), ("4096", "4K")] {
+            assert_eq!(parse(text).map(format_size).as_deref(), Some(printed), "{text}");
         }
     }
 

@@ -44,13 +44,13 @@ pub(super) fn check_method(request: &LabRequest) -> Result<(), ApiError> {
 pub(super) fn identify_caller(world: &World, request: &LabRequest, segments: &[String]) -> Result<Option<Arc<ApiCaller>>, ApiError> {
     let now_s = world.cluster_clock_s();
     if let Some(ticket) = read_ticket_cookie(request) {
-        return identify_by_ticket(world, request, &ticket, now_s).map(|who| Some(who.into()));
+        return identify_by_ticket(world, request, &ticket, now_s).map(|caller| Some(caller.into()));
     }
     let Some(token) = read_token_header(request) else {
         return if is_public_path(&request.method, segments) { Ok(None) } else { Err(authentication_error("No ticket")) };
     };
     match world.access.find_token_caller(&token, now_s) {
-        Some(who) => Ok(Some(who)),
+        Some(caller) => Ok(Some(caller)),
         None => Err(authentication_error("Authentication failed!")),
     }
 }

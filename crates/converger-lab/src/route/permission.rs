@@ -12,32 +12,32 @@ use crate::schema::{ApiMethod, GivenParams};
 use crate::world::World;
 
 /// Fails unless the caller passes the method's check.
-pub(super) fn check_permission(world: &World, who: &ApiCaller, method: &ApiMethod, params: &GivenParams) -> Result<(), ApiError> {
+pub(super) fn check_permission(world: &World, caller: &ApiCaller, method: &ApiMethod, params: &GivenParams) -> Result<(), ApiError> {
     // Fast path: most callers have all privileges, and most methods require only privileges that the release has.
     if method.needs_only_known_privileges[world.flavour as usize]
         && world.access.has_built_in_roles(world.flavour)
-        && world.access.has_root_privileges(who)
+        && world.access.has_root_privileges(caller)
     {
         return Ok(());
     }
     match &method.permission {
-        Value::String(word) if word == "all" || word == "world" => Ok(()),
-        Value::Array(items) => check_rule(&world.access, who, items, params),
-        _ if who.is_root() => Ok(()),
+        Value::String(rule) if rule == "all" || rule == "world" => Ok(()),
+        Value::Array(items) => check_rule(&world.access, caller, items, params),
+        _ if caller.is_root() => Ok(()),
         _ => Err(ApiError::Denied(String::new())),
     }
 }
 
-fn check_rule(access: &AccessControl, who: &ApiCaller, items: &[Value], params: &GivenParams) -> Result<(), ApiError> {
-    let word = |index: usize| items.get(index).and_then(Value::as_str).unwrap_or_default();
-    match word(0) {
-        "and" => nested_rules(items).try_for_each(|inner| check_rule(access, who, inner, params)),
-        "or" if nested_rules(items).any(|inner| check_rule(access, who, inner, params).is_ok()) => Ok(()),
-        "perm" => check_privileges(access, who, items, params),
-        "perm-modify" => check_may_modify_acl(access, who, &fill_path(word(1), params)),
-        "userid-param" if word(1) == "self" => check_own_user(who, params),
-        "userid-param" => access.require_privilege(who, "/access/realm", word(1)),
-        "userid-group" => access.require_any_privilege(who, "/access/groups", &json_words(items.get(1))),
+fn check_rule(access: &AccessControl, caller: &ApiCaller, items: &[Value], params: &GivenParams) -> Result<(), ApiError> {
+    let text_at = |index: usize| items.get(index).and_then(Value::as_str).unwrap_or_default();
+    match text_at(0) {
+        "and" => nested_rules(items).try_for_each(|inner| check_rule(access, caller, inner, params)),
+        "or" if nested_rules(items).any(|inner| check_rule(access, caller, inner, params).is_ok()) => Ok(()),
+        "perm" => check_privileges(access, caller, items, params),
+        "perm-modify" => check_may_modify_acl(access, caller, &fill_path(text_at(1), params)),
+        "userid-param" if text_at(1) == "self" => check_own_user(caller, params),
+        "userid-param" => access.require_privilege(caller, "/access/realm", text_at(1)),
+        "userid-group" => access.require_any_privilege(caller, "/access/groups", &json_words(items.get(1))),
         _ => Err(ApiError::Denied(String::new())),
     }
 }
@@ -50,7 +50,7 @@ fn json_words(list: Option<&Value>) -> Vec<&str> {
     list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-fn check_privileges(access: &AccessControl, who: &ApiCaller, items: &[Value], params: &GivenParams) -> Result<(), ApiError> {
+fn check_privileges(access: &AccessControl, caller: &ApiCaller, items: &[Value], params: &GivenParams) -> Result<(), ApiError> {
     let path = items.get(1).and_then(Value::as_str).unwrap_or_default();
     let privileges = json_words(items.get(2));
     let option = |name: &str| items.iter().position(|item| item.as_str() == Some(name)).and_then(|index| items.get(index + 1));
@@ -60,16 +60,17 @@ fn check_privileges(access: &AccessControl, who: &ApiCaller, items: &[Value], pa
         return Err(ApiError::Denied(String::new()));
     }
     // A caller with root's privileges has all privileges of the release on every path.
-    if access.has_root_privileges(who) && !privileges.is_empty() && privileges.iter().all(|privilege| access.knows_privilege(privilege)) {
+    if access.has_root_privileges(caller) && !privileges.is_empty() && privileges.iter().all(|privilege| access.knows_privilege(privilege))
+    {
         return Ok(());
     }
     let path = fill_path(path, params);
     if option("any").is_some() {
         // Of alternative privileges, only those count that the release has.
         let known: Vec<&str> = privileges.iter().copied().filter(|privilege| access.knows_privilege(privilege)).collect();
-        return access.require_any_privilege(who, &path, &known);
+        return access.require_any_privilege(caller, &path, &known);
     }
-    privileges.iter().try_for_each(|privilege| access.require_privilege(who, &path, privilege))
+    privileges.iter().try_for_each(|privilege| access.require_privilege(caller, &path, privilege))
 }
 
 /// Replaces placeholders: `/vms/{vmid}` gets the VMID of the request. Placeholders without a parameter stay.
@@ -77,9 +78,9 @@ fn fill_path<'p>(path: &'p str, params: &GivenParams) -> Cow<'p, str> {
     let Some(mut open) = path.find('{') else { return path.into() };
     let (mut filled, mut rest) = (String::with_capacity(path.len()), path);
     while let Some(close) = rest[open..].find('}').map(|close| open + close) {
-        let given = params.iter().find(|(name, _)| *name == rest[open + 1..close]);
+        let found = params.iter().find(|(name, _)| *name == rest[open + 1..close]);
         filled.push_str(&rest[..open]);
-        filled.push_str(&given.map_or(rest[open..=close].into(), |(_, given)| given.to_text()));
+        filled.push_str(&found.map_or(rest[open..=close].into(), |(_, value)| value.to_text()));
         rest = &rest[close + 1..];
         let Some(next) = rest.find('{') else { break };
         open = next;
@@ -89,18 +90,18 @@ fn fill_path<'p>(path: &'p str, params: &GivenParams) -> Cow<'p, str> {
 }
 
 /// Requires the right to modify permissions, or to allocate objects of that kind.
-fn check_may_modify_acl(access: &AccessControl, who: &ApiCaller, path: &str) -> Result<(), ApiError> {
+fn check_may_modify_acl(access: &AccessControl, caller: &ApiCaller, path: &str) -> Result<(), ApiError> {
     let privileges: &[&str] = match path.split('/').nth(1) {
         Some("storage") => &["Permissions.Modify", "Datastore.Allocate"],
         Some("vms") => &["Permissions.Modify", "VM.Allocate"],
         Some("pool") => &["Permissions.Modify", "Pool.Allocate"],
         _ => &["Permissions.Modify"],
     };
-    access.require_any_privilege(who, path, privileges)
+    access.require_any_privilege(caller, path, privileges)
 }
 
-fn check_own_user(who: &ApiCaller, params: &GivenParams) -> Result<(), ApiError> {
-    let named = params.iter().find(|(name, _)| name == "userid").map(|(_, given)| given.to_text());
-    let own = who.user == ROOT || (who.token.is_none() && named.as_deref() == Some(who.user.as_str()));
+fn check_own_user(caller: &ApiCaller, params: &GivenParams) -> Result<(), ApiError> {
+    let named = params.iter().find(|(name, _)| name == "userid").map(|(_, value)| value.to_text());
+    let own = caller.user == ROOT || (caller.token.is_none() && named.as_deref() == Some(caller.user.as_str()));
     if own { Ok(()) } else { Err(ApiError::Denied(String::new())) }
 }

@@ -112,7 +112,7 @@ fn response_format(target: RequestTarget<'_>) -> Result<ResponseFormat, ApiError
 fn with_captures(params: GivenParams, captured: &[(String, String)]) -> Result<GivenParams, ApiError> {
     let mut all: GivenParams = Vec::with_capacity(captured.len() + params.len());
     for (name, value) in captured {
-        if params.iter().any(|(known, given)| known == name && given.to_text() != *value) {
+        if params.iter().any(|(known, given_value)| known == name && given_value.to_text() != *value) {
             return Err(ApiError::parameter_error(name, "duplicate parameter (already defined in URI) with conflicting values!"));
         }
         all.push((name.clone(), GivenValue::Text(value.clone())));

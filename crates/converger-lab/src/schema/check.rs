@@ -66,8 +66,8 @@ pub(crate) fn check_params(
     let mut errors = BTreeMap::new();
     add_missing_errors(method, &params, &mut errors);
     let mut values = Vec::with_capacity(params.len());
-    for (name, given) in params {
-        match check_param(method, &name, given, flavour) {
+    for (name, value) in params {
+        match check_param(method, &name, value, flavour) {
             Ok(text) => values.push((name, text)),
             Err(error) => {
                 errors.insert(name, error);
@@ -78,39 +78,39 @@ pub(crate) fn check_params(
 }
 
 fn add_missing_errors(method: &ApiMethod, params: &GivenParams, errors: &mut BTreeMap<String, String>) {
-    let given = |name: &str| params.iter().any(|(known, _)| known == name);
-    for name in method.required_names().iter().filter(|name| !given(name)) {
+    let is_given = |name: &str| params.iter().any(|(known, _)| known == name);
+    for name in method.required_names().iter().filter(|name| !is_given(name)) {
         errors.insert(name.clone(), MISSING_TEXT.to_owned());
     }
     for (name, _) in params.iter().filter(|_| method.has_companions) {
         let requires = method.parameters.get(name).and_then(|parameter| parameter.shape.requires.as_ref());
-        if let Some(other) = requires.filter(|other| !given(other)) {
+        if let Some(other) = requires.filter(|other| !is_given(other)) {
             errors.insert(other.clone(), format!("missing property - '{name}' requires this property"));
         }
     }
 }
 
-fn check_param(method: &ApiMethod, name: &str, given: GivenValue, flavour: Flavour) -> Result<String, String> {
+fn check_param(method: &ApiMethod, name: &str, value: GivenValue, flavour: Flavour) -> Result<String, String> {
     let parameter = method.parameter(name, flavour).ok_or(UNKNOWN_TEXT)?;
     if flavour.memory_is_number() && name == "memory" && method.template.contains("/qemu") {
-        return check_memory_number(given);
+        return check_memory_number(value);
     }
-    check_given(parameter.shape, name, given, flavour)
+    check_given(parameter.shape, name, value, flavour)
 }
 
 /// In release 7, the memory of a virtual machine is a plain integer of at least 16.
-fn check_memory_number(given: GivenValue) -> Result<String, String> {
+fn check_memory_number(value: GivenValue) -> Result<String, String> {
     let number = ValueSchema { base: ValueType::Integer, min: Some(16.0), ..ValueSchema::default() };
-    check_given(&number, "memory", given, Flavour::V9)
+    check_given(&number, "memory", value, Flavour::V9)
 }
 
-fn check_given(shape: &ValueSchema, name: &str, given: GivenValue, flavour: Flavour) -> Result<String, String> {
-    match given {
+fn check_given(shape: &ValueSchema, name: &str, value: GivenValue, flavour: Flavour) -> Result<String, String> {
+    match value {
         GivenValue::Text(text) => check_text(shape, name, text),
         GivenValue::Bool(flag) if flavour > Flavour::V7 && shape.base == ValueType::Boolean => Ok(u8::from(flag).to_string()),
         GivenValue::Bool(_) if flavour == Flavour::V7 => Err(wrong_type_text(shape.base, "JSON::PP::Boolean")),
-        GivenValue::Bool(_) => check_text(shape, name, given.to_text()),
-        GivenValue::List(_) if takes_list(shape) => check_text(shape, name, given.to_text()),
+        GivenValue::Bool(_) => check_text(shape, name, value.to_text()),
+        GivenValue::List(_) if takes_list(shape) => check_text(shape, name, value.to_text()),
         GivenValue::List(_) => Err(wrong_type_text(shape.base, "ARRAY")),
         GivenValue::Object => Err(wrong_type_text(shape.base, "HASH")),
     }
@@ -124,8 +124,8 @@ fn takes_list(shape: &ValueSchema) -> bool {
     shape.base == ValueType::List || shape.format.as_ref().is_some_and(|format| format.ends_with("-list"))
 }
 
-fn wrong_type_text(base: ValueType, got: &str) -> String {
-    format!("type check ('{}') failed - got {got}", type_name(base))
+fn wrong_type_text(base: ValueType, found_type: &str) -> String {
+    format!("type check ('{}') failed - got {found_type}", type_name(base))
 }
 
 fn type_name(base: ValueType) -> &'static str {
@@ -222,8 +222,9 @@ mod tests {
     fn check_errors(params: &[(&str, &str)], flavour: Flavour) -> BTreeMap<String, String> {
         let (method, _) = super::super::find_method("PUT", &["nodes", "a", "qemu", "100", "config"], flavour).unwrap();
         let path = [("node", "a"), ("vmid", "100")];
-        let given = path.iter().chain(params).map(|(name, text)| ((*name).to_owned(), GivenValue::Text((*text).to_owned()))).collect();
-        check_params(method, given, flavour).err().unwrap_or_default()
+        let given_params =
+            path.iter().chain(params).map(|(name, text)| ((*name).to_owned(), GivenValue::Text((*text).to_owned()))).collect();
+        check_params(method, given_params, flavour).err().unwrap_or_default()
     }
 
     #[test]

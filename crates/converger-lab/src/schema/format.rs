@@ -139,9 +139,9 @@ fn is_user(text: &str) -> bool {
 
 fn is_pool(text: &str) -> bool {
     let parts: Vec<&str> = text.split('/').collect();
-    let fine =
+    let is_valid =
         |part: &&str| !part.is_empty() && part.chars().all(|character| character.is_ascii_alphanumeric() || ".-_".contains(character));
-    parts.len() <= 3 && parts.iter().all(fine)
+    parts.len() <= 3 && parts.iter().all(is_valid)
 }
 
 fn is_hotplug(text: &str) -> bool {
@@ -154,8 +154,8 @@ fn is_volume(text: &str) -> bool {
 }
 
 fn path_or_volume_error(text: &str) -> Option<String> {
-    let fine = text.starts_with('/') || is_volume(text);
-    (!fine).then(|| format!("unable to parse volume ID '{text}'"))
+    let is_valid = text.starts_with('/') || is_volume(text);
+    (!is_valid).then(|| format!("unable to parse volume ID '{text}'"))
 }
 
 fn is_uuid(text: &str) -> bool {

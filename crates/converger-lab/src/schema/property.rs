@@ -17,7 +17,7 @@ pub(crate) fn parse(shapes: &BTreeMap<String, ValueSchema>, text: &str, path: &s
     let mut default_key = None;
     for part in text.split(',').filter(|part| !part.trim().is_empty()) {
         match part.split_once('=') {
-            Some((key, given)) if !key.is_empty() && !given.is_empty() => add_keyed(shapes, key, given, &mut found)?,
+            Some((key, value)) if !key.is_empty() && !value.is_empty() => add_keyed(shapes, key, value, &mut found)?,
             Some(_) => return Err("missing key in comma-separated list property\n".to_owned()),
             None => add_keyless(shapes, part, &mut found, &mut default_key)?,
         }
@@ -25,13 +25,13 @@ pub(crate) fn parse(shapes: &BTreeMap<String, ValueSchema>, text: &str, path: &s
     check_properties(shapes, found, path)
 }
 
-fn add_keyed(shapes: &BTreeMap<String, ValueSchema>, key: &str, given: &str, found: &mut PropertyValues) -> Result<(), String> {
+fn add_keyed(shapes: &BTreeMap<String, ValueSchema>, key: &str, value: &str, found: &mut PropertyValues) -> Result<(), String> {
     if found.contains_key(key) {
         return Err(duplicate_key_error(key));
     }
     let shape = shapes.get(key).ok_or_else(|| invalid_key_error(key))?;
     let Some(alias) = &shape.alias else {
-        found.insert(key.to_owned(), normalize_boolean(shape, given));
+        found.insert(key.to_owned(), normalize_boolean(shape, value));
         return Ok(());
     };
     if let Some(other) = &shape.key_alias
@@ -40,7 +40,7 @@ fn add_keyed(shapes: &BTreeMap<String, ValueSchema>, key: &str, given: &str, fou
         return Err(format!("key alias '{other}' is already defined\n"));
     }
     let target = shapes.get(alias).ok_or_else(|| invalid_key_error(alias))?;
-    found.insert(alias.clone(), normalize_boolean(target, given));
+    found.insert(alias.clone(), normalize_boolean(target, value));
     Ok(())
 }
 
@@ -71,11 +71,11 @@ fn invalid_key_error(key: &str) -> String {
 }
 
 /// In property strings, a boolean may be a word.
-fn normalize_boolean(shape: &ValueSchema, given: &str) -> String {
-    match (shape.base, given.to_ascii_lowercase().as_str()) {
+fn normalize_boolean(shape: &ValueSchema, value: &str) -> String {
+    match (shape.base, value.to_ascii_lowercase().as_str()) {
         (ValueType::Boolean, "1" | "on" | "yes" | "true") => "1".to_owned(),
         (ValueType::Boolean, "0" | "off" | "no" | "false") => "0".to_owned(),
-        _ => given.to_owned(),
+        _ => value.to_owned(),
     }
 }
 

@@ -33,15 +33,15 @@ pub(super) struct ConnectionAcceptor {
 }
 
 impl ConnectionAcceptor {
-    pub(super) fn new(desk: ConnectionContext, identity: &LabCertificates) -> Result<Self, ServeError> {
+    pub(super) fn new(context: ConnectionContext, identity: &LabCertificates) -> Result<Self, ServeError> {
         let wrong = |error: &dyn std::fmt::Display| ServeError::Certificate(error.to_string());
         let mut faces = BTreeMap::new();
-        for face in TLS_IDENTITIES {
-            if let Some(leaf) = identity.leaf_for(face).map_err(|error| wrong(&error))? {
-                faces.insert(face, build_tls_acceptor(leaf).map_err(|error| wrong(&error))?);
+        for tls_identity in TLS_IDENTITIES {
+            if let Some(leaf) = identity.leaf_for(tls_identity).map_err(|error| wrong(&error))? {
+                faces.insert(tls_identity, build_tls_acceptor(leaf).map_err(|error| wrong(&error))?);
             }
         }
-        Ok(Self { desk, tls_acceptors: Arc::new(faces) })
+        Ok(Self { desk: context, tls_acceptors: Arc::new(faces) })
     }
 
     /// Serves one connection until it closes, for at most `requests` requests.

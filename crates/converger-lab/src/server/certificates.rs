@@ -120,10 +120,10 @@ impl LabCertificates {
 
     /// The leaf that a node presents with this identity; `None` if it presents no certificate. Only the stated property is wrong: an
     /// expired certificate has the right names, authority and key.
-    pub(super) fn leaf_for(&self, face: TlsIdentity) -> Result<Option<LeafCertificate>, CertificateError> {
+    pub(super) fn leaf_for(&self, tls_identity: TlsIdentity) -> Result<Option<LeafCertificate>, CertificateError> {
         let issuer = Issuer::new(authority_params()?, &self.authority_key);
         let own_key = || KeyPair::try_from(&self.own_leaf.key).map_err(certificate_error);
-        let made = match face {
+        let leaf = match tls_identity {
             TlsIdentity::Noise => return Ok(None),
             TlsIdentity::Own => {
                 return Ok(Some(LeafCertificate { certificate: self.own_leaf.certificate.clone(), key: self.own_leaf.key.clone_key() }));
@@ -139,7 +139,7 @@ impl LabCertificates {
                 sign_leaf(leaf_params(&self.names)?, KeyPair::generate().map_err(certificate_error)?, &other)?
             }
         };
-        Ok(Some(made))
+        Ok(Some(leaf))
     }
 }
 

@@ -103,8 +103,8 @@ pub(super) struct LabConnection<'n, S> {
 impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
     /// Serves requests until the connection closes.
     pub(super) async fn serve_requests(mut self) {
-        while let Ok(Some(heard)) = timeout(REQUEST_TIMEOUT, self.read_head()).await {
-            let next = match heard {
+        while let Ok(Some(parsed)) = timeout(REQUEST_TIMEOUT, self.read_head()).await {
+            let next = match parsed {
                 HeadParse::Complete(head) => self.serve_request(head).await,
                 HeadParse::Rejected { status, text, minor } => self.reject_request(status, &text, minor).await,
                 HeadParse::TooMuch => self.close_after_idle().await,
@@ -119,11 +119,11 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
 
     /// Reads the next request head; `None` if the client closed the connection, stalled, or sent too much.
     async fn read_head(&mut self) -> Option<HeadParse> {
-        let mut hearing = HeadParser::default();
+        let mut parser = HeadParser::default();
         loop {
-            match hearing.parse(&self.input) {
+            match parser.parse(&self.input) {
                 HeadParse::Incomplete if self.input.len() < request_head::UNPARSED_BYTES_MAX => self.read_more().await?,
-                heard => return Some(heard),
+                parsed => return Some(parsed),
             }
         }
     }
@@ -137,8 +137,8 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
     }
 
     async fn serve_request(&mut self, head: RequestHead) -> AfterRequest {
-        let RequestHead { mut request, minor, head_bytes: taken, body_bytes } = head;
-        self.input.drain(..taken);
+        let RequestHead { mut request, minor, head_bytes, body_bytes } = head;
+        self.input.drain(..head_bytes);
         if self.safety == ConnectionSecurity::Plain {
             self.has_unread_body = body_bytes > 0;
             return self.redirect_to_https(&request, minor).await;
@@ -154,11 +154,11 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
         // The ports must match the response: a node that it reports as gone must refuse connections.
         self.desk.world.wait_for_ports().await;
         let ends = self.requests_left == 0 || self.has_unread_body || response_bytes::wants_close(&request, &minor);
-        let manners = ResponseFraming { minor, closes: ends || answer.status >= 400, takes_gzip: response_bytes::takes_gzip(&request) };
+        let framing = ResponseFraming { minor, closes: ends || answer.status >= 400, takes_gzip: response_bytes::takes_gzip(&request) };
         if !self.wait_delay(answer.delay_ms).await {
             return AfterRequest::Close;
         }
-        self.deliver_response(&answer, &manners).await
+        self.deliver_response(&answer, &framing).await
     }
 
     /// Reads the whole body. Its length has been checked before.
@@ -194,36 +194,36 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
         true
     }
 
-    async fn deliver_response(&mut self, answer: &LabResponse, manners: &ResponseFraming) -> AfterRequest {
+    async fn deliver_response(&mut self, answer: &LabResponse, framing: &ResponseFraming) -> AfterRequest {
         let is_given = match answer.delivery {
-            WireDelivery::Deliver => self.send_response(answer, manners).await,
-            WireDelivery::Drip { bytes, every_ms } => self.send_in_pieces(answer, manners, bytes, every_ms).await,
-            WireDelivery::Flood { bytes, announced } => self.send_padded(answer, manners, bytes, announced).await && announced,
-            WireDelivery::GzipBomb(bytes) => self.send_gzip_bomb(answer, manners, bytes).await,
-            WireDelivery::Truncated(bytes) => self.send_truncated(answer, manners, bytes).await,
+            WireDelivery::Deliver => self.send_response(answer, framing).await,
+            WireDelivery::Drip { bytes, every_ms } => self.send_in_pieces(answer, framing, bytes, every_ms).await,
+            WireDelivery::Flood { bytes, announced } => self.send_padded(answer, framing, bytes, announced).await && announced,
+            WireDelivery::GzipBomb(bytes) => self.send_gzip_bomb(answer, framing, bytes).await,
+            WireDelivery::Truncated(bytes) => self.send_truncated(answer, framing, bytes).await,
             WireDelivery::LostBefore | WireDelivery::LostAfter | WireDelivery::CloseWithoutAnswer => false,
         };
-        if is_given && !manners.closes { AfterRequest::Request } else { AfterRequest::Close }
+        if is_given && !framing.closes { AfterRequest::Request } else { AfterRequest::Close }
     }
 
-    async fn send_response(&mut self, answer: &LabResponse, manners: &ResponseFraming) -> bool {
-        let body = response_bytes::encode_body(answer, manners);
-        let head = response_bytes::encode_head(answer, &body, manners, self.desk.node_clock_s(self.node));
+    async fn send_response(&mut self, answer: &LabResponse, framing: &ResponseFraming) -> bool {
+        let body = response_bytes::encode_body(answer, framing);
+        let head = response_bytes::encode_head(answer, &body, framing, self.desk.node_clock_s(self.node));
         self.send_bytes(head.as_bytes()).await && self.send_bytes(&body.bytes).await && self.flush().await
     }
 
     /// Announces the full length, sends a part and closes the connection.
-    async fn send_truncated(&mut self, answer: &LabResponse, manners: &ResponseFraming, bytes: usize) -> bool {
-        let body = response_bytes::encode_body(answer, manners);
-        let head = response_bytes::encode_head(answer, &body, manners, self.desk.node_clock_s(self.node));
+    async fn send_truncated(&mut self, answer: &LabResponse, framing: &ResponseFraming, bytes: usize) -> bool {
+        let body = response_bytes::encode_body(answer, framing);
+        let head = response_bytes::encode_head(answer, &body, framing, self.desk.node_clock_s(self.node));
         let part = body.bytes.get(..bytes).unwrap_or(&body.bytes);
         let _ = self.send_bytes(head.as_bytes()).await && self.send_bytes(part).await && self.flush().await;
         false
     }
 
-    async fn send_in_pieces(&mut self, answer: &LabResponse, manners: &ResponseFraming, bytes: u32, every_ms: u64) -> bool {
-        let body = response_bytes::encode_body(answer, manners);
-        let mut all = response_bytes::encode_head(answer, &body, manners, self.desk.node_clock_s(self.node)).into_bytes();
+    async fn send_in_pieces(&mut self, answer: &LabResponse, framing: &ResponseFraming, bytes: u32, every_ms: u64) -> bool {
+        let body = response_bytes::encode_body(answer, framing);
+        let mut all = response_bytes::encode_head(answer, &body, framing, self.desk.node_clock_s(self.node)).into_bytes();
         all.extend_from_slice(&body.bytes);
         for piece in all.chunks(usize::try_from(bytes.max(1)).unwrap_or(usize::MAX)) {
             if !(self.send_bytes(piece).await && self.flush().await) {
@@ -234,11 +234,11 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
         true
     }
 
-    async fn send_padded(&mut self, answer: &LabResponse, manners: &ResponseFraming, bytes: u64, announced: bool) -> bool {
+    async fn send_padded(&mut self, answer: &LabResponse, framing: &ResponseFraming, bytes: u64, announced: bool) -> bool {
         let plain = answer.body.as_slice();
         let length = announced.then_some(bytes.max(plain.len() as u64));
         let body = WireBody { bytes: plain.into(), is_gzip: false, length };
-        let head = response_bytes::encode_head(answer, &body, manners, self.desk.node_clock_s(self.node));
+        let head = response_bytes::encode_head(answer, &body, framing, self.desk.node_clock_s(self.node));
         if !(self.send_bytes(head.as_bytes()).await && self.send_bytes(plain).await) {
             return false;
         }
@@ -250,10 +250,10 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
         self.flush().await
     }
 
-    async fn send_gzip_bomb(&mut self, answer: &LabResponse, manners: &ResponseFraming, bytes: u64) -> bool {
+    async fn send_gzip_bomb(&mut self, answer: &LabResponse, framing: &ResponseFraming, bytes: u64) -> bool {
         let bomb = GzipBomb::new(&answer.body, bytes);
         let body = WireBody { bytes: Vec::new().into(), is_gzip: true, length: Some(bomb.wire_bytes()) };
-        let head = response_bytes::encode_head(answer, &body, manners, self.desk.node_clock_s(self.node));
+        let head = response_bytes::encode_head(answer, &body, framing, self.desk.node_clock_s(self.node));
         if !self.send_bytes(head.as_bytes()).await {
             return false;
         }

@@ -86,11 +86,11 @@ impl NodePort {
     }
 
     async fn accept_connections(&self, listener: &TcpListener, inside: &mut JoinSet<()>) {
-        while let Ok(place) = Arc::clone(&self.permits).acquire_owned().await {
+        while let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await {
             match listener.accept().await {
                 Ok((stream, _)) => {
                     let _ = stream.set_nodelay(true);
-                    self.spawn_connection(stream, place, inside);
+                    self.spawn_connection(stream, permit, inside);
                 }
                 Err(_) => sleep(RETRY_INTERVAL).await,
             }
@@ -98,13 +98,13 @@ impl NodePort {
         }
     }
 
-    fn spawn_connection(&self, stream: tokio::net::TcpStream, place: OwnedSemaphorePermit, inside: &mut JoinSet<()>) {
+    fn spawn_connection(&self, stream: tokio::net::TcpStream, permit: OwnedSemaphorePermit, inside: &mut JoinSet<()>) {
         let (host, node) = (self.host.clone(), self.place.node.clone());
         let is_crowded = self.permits.available_permits() < CROWDED_PERMITS.min(self.permits_max / 4);
         let requests = if is_crowded { 1 } else { REQUESTS_MAX };
         inside.spawn(async move {
             host.serve_connection(&node, stream, requests).await;
-            drop(place);
+            drop(permit);
         });
     }
 }

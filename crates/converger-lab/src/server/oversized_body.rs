@@ -90,9 +90,9 @@ fn deflate_raw(bytes: &[u8], flush: FlushCompress) -> Vec<u8> {
     let mut packer = Compress::new(Compression::best(), false);
     let mut packed = Vec::with_capacity(1024);
     loop {
-        let taken = usize::try_from(packer.total_in()).unwrap_or(usize::MAX);
+        let consumed = usize::try_from(packer.total_in()).unwrap_or(usize::MAX);
         // Compression into memory cannot fail; spare capacity shows that all output was written.
-        let _ = packer.compress_vec(bytes.get(taken..).unwrap_or_default(), &mut packed, flush);
+        let _ = packer.compress_vec(bytes.get(consumed..).unwrap_or_default(), &mut packed, flush);
         if packed.len() < packed.capacity() {
             return packed;
         }

@@ -78,7 +78,7 @@ impl HeadParser {
         while let Some(line) = self.next_line(input) {
             match self.take_line(line) {
                 LineResult::Continue => {}
-                LineResult::End(heard) => return heard,
+                LineResult::End(parsed) => return parsed,
                 LineResult::Whole => return self.finish_head(),
             }
         }
@@ -98,23 +98,23 @@ impl HeadParser {
     }
 
     fn take_line(&mut self, line: &[u8]) -> LineResult {
-        let Some(begun) = &mut self.partial else { return self.take_first_line(line) };
-        begun.lines += 1;
-        begun.bytes += line.len();
-        if begun.lines >= HEADER_LINES_MAX || begun.bytes >= HEADER_BYTES_MAX {
+        let Some(partial) = &mut self.partial else { return self.take_first_line(line) };
+        partial.lines += 1;
+        partial.bytes += line.len();
+        if partial.lines >= HEADER_LINES_MAX || partial.bytes >= HEADER_BYTES_MAX {
             return LineResult::End(HeadParse::TooMuch);
         }
         if line.is_empty() {
             return LineResult::Whole;
         }
         let text = String::from_utf8_lossy(line);
-        match (parse_header(&text), begun.request.headers.last_mut()) {
-            (Some(header), _) => begun.request.headers.push(header),
+        match (parse_header(&text), partial.request.headers.last_mut()) {
+            (Some(header), _) => partial.request.headers.push(header),
             (None, Some((_, value))) if text.starts_with([' ', '\t']) => {
                 value.push(' ');
                 value.push_str(text.trim_start());
             }
-            _ => return LineResult::End(reject(506, "unable to parse request header".to_owned(), begun.minor.clone())),
+            _ => return LineResult::End(reject(506, "unable to parse request header".to_owned(), partial.minor.clone())),
         }
         LineResult::Continue
     }
@@ -140,11 +140,11 @@ impl HeadParser {
     }
 
     fn finish_head(&mut self) -> HeadParse {
-        let taken = self.line_at;
+        let head_bytes = self.line_at;
         let Some(PartialHead { request, minor, .. }) = self.partial.take() else { return HeadParse::Incomplete };
         let body_bytes = request.content_length().unwrap_or(0);
         *self = Self::default();
-        HeadParse::Complete(RequestHead { request, minor, head_bytes: taken, body_bytes })
+        HeadParse::Complete(RequestHead { request, minor, head_bytes, body_bytes })
     }
 }
 
@@ -216,10 +216,10 @@ mod tests {
     #[test]
     fn a_head_may_arrive_byte_by_byte() {
         let text = b"\r\n\nPOST /x?y HTTP/1.1\r\nHost : a\r\nX: one\r\n two\nContent-Length: 3\r\n\r\na=b";
-        let mut hearing = HeadParser::default();
+        let mut parser = HeadParser::default();
         let whole = parse_complete_head(text);
         let found =
-            (1..=text.len()).map(|length| (length, hearing.parse(&text[..length]))).find(|(_, heard)| *heard != HeadParse::Incomplete);
+            (1..=text.len()).map(|length| (length, parser.parse(&text[..length]))).find(|(_, parsed)| *parsed != HeadParse::Incomplete);
         assert_eq!(
             found,
             Some((whole.head_bytes, HeadParse::Complete(parse_complete_head(text)))),

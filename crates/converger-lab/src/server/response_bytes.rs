@@ -41,7 +41,7 @@ pub(super) fn takes_gzip(request: &LabRequest) -> bool {
 pub(super) fn wants_close(request: &LabRequest, minor: &str) -> bool {
     let wishes = || request.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("Connection"));
     let is_silent = wishes().next().is_none();
-    is_silent && minor.trim_start_matches('0').is_empty() || wishes().any(|(_, wish)| wish.to_ascii_lowercase().contains("close"))
+    is_silent && minor.trim_start_matches('0').is_empty() || wishes().any(|(_, value)| value.to_ascii_lowercase().contains("close"))
 }
 
 /// An encoded body.
@@ -54,8 +54,8 @@ pub(super) struct WireBody<'a> {
 }
 
 /// The body of a response, compressed if the client accepts that. An empty body has no content length.
-pub(super) fn encode_body<'a>(answer: &'a LabResponse, manners: &ResponseFraming) -> WireBody<'a> {
-    let packed = (manners.takes_gzip && answer.body.len() > UNCOMPRESSED_BYTES_MAX).then(|| gzip(&answer.body)).flatten();
+pub(super) fn encode_body<'a>(answer: &'a LabResponse, framing: &ResponseFraming) -> WireBody<'a> {
+    let packed = (framing.takes_gzip && answer.body.len() > UNCOMPRESSED_BYTES_MAX).then(|| gzip(&answer.body)).flatten();
     let is_packed = packed.is_some();
     let bytes = packed.map_or(Cow::Borrowed(answer.body.as_slice()), Cow::Owned);
     let length = (!bytes.is_empty()).then_some(bytes.len() as u64);
@@ -63,15 +63,15 @@ pub(super) fn encode_body<'a>(answer: &'a LabResponse, manners: &ResponseFraming
 }
 
 /// The head of a response.
-pub(super) fn encode_head(answer: &LabResponse, body: &WireBody<'_>, manners: &ResponseFraming, now_s: u64) -> String {
+pub(super) fn encode_head(answer: &LabResponse, body: &WireBody<'_>, framing: &ResponseFraming, now_s: u64) -> String {
     let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(now_s.min(DATE_S_MAX)));
-    let mut head = format!("HTTP/1.{} {} {}\r\n", manners.minor, answer.status, answer.reason);
+    let mut head = format!("HTTP/1.{} {} {}\r\n", framing.minor, answer.status, answer.reason);
     let mut line = |name: &str, value: &str| {
         // Writing to a string cannot fail.
         let _ = write!(head, "{name}: {value}\r\n");
     };
     line("Cache-Control", "max-age=0");
-    for value in connection_values(answer, manners) {
+    for value in connection_values(answer, framing) {
         line("Connection", value);
     }
     line("Date", &date);
@@ -106,9 +106,9 @@ fn header_values<'a>(answer: &'a LabResponse, wanted: &'a str) -> impl Iterator<
 
 /// The values of the `Connection` headers. There can be two, because Proxmox's proxy copies the daemon's and adds its own. A response that
 /// closes the connection has only `close`; one that does not never has `close` alone.
-fn connection_values<'a>(answer: &'a LabResponse, manners: &ResponseFraming) -> Vec<&'a str> {
+fn connection_values<'a>(answer: &'a LabResponse, framing: &ResponseFraming) -> Vec<&'a str> {
     let own: Vec<&str> = header_values(answer, "Connection").collect();
-    match (manners.closes, own.as_slice()) {
+    match (framing.closes, own.as_slice()) {
         (true, _) => vec!["close"],
         (false, [] | ["close"]) => vec!["Keep-Alive"],
         (false, _) => own,
@@ -135,8 +135,8 @@ mod tests {
         LabResponse { status: 200, reason: "OK".into(), headers, body: body.to_vec(), ..LabResponse::default() }
     }
 
-    fn encode_to_text(answer: &LabResponse, manners: &ResponseFraming) -> String {
-        encode_head(answer, &encode_body(answer, manners), manners, 1_794_770_868)
+    fn encode_to_text(answer: &LabResponse, framing: &ResponseFraming) -> String {
+        encode_head(answer, &encode_body(answer, framing), framing, 1_794_770_868)
     }
 
     #[test]
@@ -164,9 +164,9 @@ mod tests {
 
     #[test]
     fn connections_stay_open_by_default_since_http_1_1() {
-        let says = |wish: &str, minor: &str| {
+        let says = |header: &str, minor: &str| {
             let request = LabRequest::new("GET", "/");
-            wants_close(&if wish.is_empty() { request } else { request.with_header("connection", wish) }, minor)
+            wants_close(&if header.is_empty() { request } else { request.with_header("connection", header) }, minor)
         };
         assert_eq!(
             [says("", "0"), says("", "1"), says("keep-alive", "0"), says("Close", "1"), says("te, CLOSE", "1")],

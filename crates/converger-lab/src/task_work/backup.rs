@@ -76,8 +76,8 @@ fn build_backup(world: &World, backing: &BackupWork, guest: &LabGuest) -> GuestB
     section.remove("lock");
     let bytes = drives(guest.kind, &section).filter(|(_, drive)| drive.is_owned()).map(|(_, drive)| drive.size_bytes()).sum();
     let name = guest.display_name();
-    let words = |notes: &String| notes.replace("{{guestname}}", &name).replace("{{vmid}}", &guest.vmid.to_string());
-    let notes = backing.notes.as_ref().map(words).map(|notes| notes.replace("{{node}}", &guest.node).replace("\\n", "\n"));
+    let fill_notes = |notes: &String| notes.replace("{{guestname}}", &name).replace("{{vmid}}", &guest.vmid.to_string());
+    let notes = backing.notes.as_ref().map(fill_notes).map(|notes| notes.replace("{{node}}", &guest.node).replace("\\n", "\n"));
     GuestBackup { vmid: guest.vmid, kind: guest.kind, bytes, made_s: world.cluster_clock_s(), notes, protected: backing.protected, section }
 }
 
@@ -105,8 +105,8 @@ fn archive_timestamp(at_s: u64) -> String {
 }
 
 fn unlock_guest(world: &mut World, vmid: u32) {
-    let ours = world.guests.get(&vmid).is_some_and(|guest| guest.lock() == Some("backup"));
-    if let Some(guest) = world.guests.change_guest(vmid).filter(|_| ours) {
+    let is_backup_lock = world.guests.get(&vmid).is_some_and(|guest| guest.lock() == Some("backup"));
+    if let Some(guest) = world.guests.change_guest(vmid).filter(|_| is_backup_lock) {
         guest.config.remove("lock");
     }
 }

@@ -135,12 +135,12 @@ fn copy_disks(world: &mut World, cloning: &CloneWork, section: &mut ConfigSectio
         let volume =
             volume.unwrap_or(StorageVolume { vmid: cloning.source, bytes: drive.size_bytes(), format: "raw".to_owned(), base: None });
         let storage = cloning.storage.clone().or_else(|| drive.storage().map(str::to_owned)).unwrap_or_default();
-        let made = world.storages.allocate_volume(&storage, cloning.target, volume.bytes, &volume.format)?;
+        let new_volume = world.storages.allocate_volume(&storage, cloning.target, volume.bytes, &volume.format)?;
         let linked = (!cloning.full).then(|| base.clone());
-        if let Some(copy) = world.storages.volumes.get_mut(&made) {
+        if let Some(copy) = world.storages.volumes.get_mut(&new_volume) {
             copy.base.clone_from(&linked);
         }
-        drive.file = made;
+        drive.file = new_volume;
         drive.set_size_bytes(volume.bytes);
         section.insert(key, drive.to_text());
     }

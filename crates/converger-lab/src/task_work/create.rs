@@ -21,8 +21,8 @@ pub(super) fn begin_create(world: &mut World, id: TaskId, vmid: u32, mut section
             log_disk(world, id, key, value);
         }
     }
-    if let Some(TaskWork::Create { section: made, .. }) = world.tasks.all.get_mut(&id).map(|task| &mut task.work) {
-        *made = section;
+    if let Some(TaskWork::Create { section: created_section, .. }) = world.tasks.all.get_mut(&id).map(|task| &mut task.work) {
+        *created_section = section;
     }
     Ok(world.task_durations.create_ms)
 }
@@ -36,8 +36,8 @@ fn remove_guest(world: &mut World, vmid: u32) {
     world.guests.remove_guest(vmid);
 }
 
-fn log_disk(world: &mut World, id: TaskId, key: &str, made: &str) {
-    let drive = DriveValue::parse(made);
+fn log_disk(world: &mut World, id: TaskId, key: &str, drive_text: &str) {
+    let drive = DriveValue::parse(drive_text);
     if drive.file.ends_with(".qcow2") {
         let line = image_format_line(world, &drive.file, drive.size_bytes());
         world.tasks.log_line(id, line);
@@ -46,7 +46,7 @@ fn log_disk(world: &mut World, id: TaskId, key: &str, made: &str) {
             format!("Formatting '{}', fmt=raw size={} preallocation=off", world.storages.volume_path(&drive.file), drive.size_bytes());
         world.tasks.log_line(id, line);
     }
-    world.tasks.log_line(id, format!("{key}: successfully created disk '{made}'"));
+    world.tasks.log_line(id, format!("{key}: successfully created disk '{drive_text}'"));
 }
 
 /// The output of `qemu-img` for a new image.

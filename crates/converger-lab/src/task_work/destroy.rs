@@ -27,8 +27,8 @@ pub(super) fn begin_destroy(world: &mut World, id: TaskId, vmid: u32, purge: boo
         guest.config.insert("lock".to_owned(), "destroyed".to_owned());
     }
     if purge {
-        let word = kind.error_word();
-        world.tasks.log_line(id, format!("purging {word} {vmid} from related configurations.."));
+        let kind_word = kind.error_word();
+        world.tasks.log_line(id, format!("purging {kind_word} {vmid} from related configurations.."));
     }
     Ok(world.task_durations.destroy_ms)
 }

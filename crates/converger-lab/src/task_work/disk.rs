@@ -36,9 +36,9 @@ pub(crate) fn parse_target_bytes(now: u64, text: &str) -> Option<u64> {
 }
 
 /// Growing a disk requires space on its storage.
-pub(crate) fn check_may_take_space(world: &World, who: &ApiCaller, drive: &DriveValue) -> Result<(), ApiError> {
+pub(crate) fn check_may_take_space(world: &World, caller: &ApiCaller, drive: &DriveValue) -> Result<(), ApiError> {
     let Some(storage) = drive.storage() else { return Ok(()) };
-    world.access.require_privilege(who, &format!("/storage/{storage}"), "Datastore.AllocateSpace")
+    world.access.require_privilege(caller, &format!("/storage/{storage}"), "Datastore.AllocateSpace")
 }
 
 pub(super) fn begin_resize(world: &mut World, id: TaskId, vmid: u32, key: &str, text: &str, digest: Option<&str>) -> Result<u64, String> {
@@ -50,8 +50,8 @@ pub(super) fn begin_resize(world: &mut World, id: TaskId, vmid: u32, key: &str, 
         return Err(locked);
     }
     let drive = find_drive(world, vmid, key).ok_or_else(|| format!("disk '{key}' does not exist"))?;
-    if let Some(who) = world.tasks.get(id).map(LabTask::caller) {
-        check_may_take_space(world, &who, &drive).map_err(|fail| fail.to_one_line())?;
+    if let Some(task_caller) = world.tasks.get(id).map(LabTask::caller) {
+        check_may_take_space(world, &task_caller, &drive).map_err(|fail| fail.to_one_line())?;
     }
     let now = drive.size_bytes();
     let wanted = parse_target_bytes(now, text).ok_or("invalid size string")?;

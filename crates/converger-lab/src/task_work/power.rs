@@ -85,8 +85,8 @@ pub(super) fn finish_start(world: &mut World, vmid: u32) -> Result<(), String> {
 /// The guest to stop; `None` if it is already stopped.
 fn find_running(world: &World, id: TaskId, kind: LabGuestKind, vmid: u32) -> Result<Option<&LabGuest>, String> {
     let node = world.tasks.get(id).map(|task| task.node.as_str()).unwrap_or_default();
-    let gone = || format!("unable to find configuration file for VM {vmid} on node '{node}'");
-    let guest = world.guest_on(node, kind, vmid).ok_or_else(gone)?;
+    let not_found = || format!("unable to find configuration file for VM {vmid} on node '{node}'");
+    let guest = world.guest_on(node, kind, vmid).ok_or_else(not_found)?;
     if !guest.is_running() {
         return Ok(None);
     }
@@ -163,8 +163,8 @@ fn restart_guest(world: &mut World, kind: LabGuestKind, vmid: u32) {
 pub(super) fn finish_stop(world: &mut World, id: TaskId, kind: LabGuestKind, vmid: u32) -> Result<(), String> {
     let Some(process) = world.guests.change_process(vmid).filter(|process| process.is_some()) else { return Ok(()) };
     *process = None;
-    let waits = |guest: &&LabGuest| !guest.pending.is_empty() || !guest.deletions.is_empty();
-    let Some(node) = world.guests.get(&vmid).filter(waits).map(|guest| guest.node.clone()) else { return Ok(()) };
+    let has_pending = |guest: &&LabGuest| !guest.pending.is_empty() || !guest.deletions.is_empty();
+    let Some(node) = world.guests.get(&vmid).filter(has_pending).map(|guest| guest.node.clone()) else { return Ok(()) };
     if world.is_quorate(&node) {
         config_update::apply_pending(world, vmid);
         return Ok(());
@@ -195,9 +195,9 @@ pub(super) fn begin_resume(world: &World, vmid: u32) -> Result<u64, String> {
 }
 
 /// Sets the state that the process reports.
-pub(super) fn set_process_state(world: &mut World, vmid: u32, word: &str) -> Result<(), String> {
+pub(super) fn set_process_state(world: &mut World, vmid: u32, state: &str) -> Result<(), String> {
     if let Some(process) = world.guests.change_process(vmid).and_then(Option::as_mut) {
-        word.clone_into(&mut process.qemu_state);
+        state.clone_into(&mut process.qemu_state);
     }
     Ok(())
 }

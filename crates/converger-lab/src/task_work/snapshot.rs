@@ -101,9 +101,9 @@ pub(super) fn finish_snapshot_work(world: &mut World, snapshot: &SnapshotWork) -
 }
 
 fn take_snapshot(guest: &mut LabGuest, name: &str, description: Option<&str>, memory: bool, now_s: u64) {
-    let kept = |key: &String| !EXCLUDED_KEYS.contains(&key.as_str()) && !is_unused_key(key);
+    let is_included = |key: &String| !EXCLUDED_KEYS.contains(&key.as_str()) && !is_unused_key(key);
     let mut values: ConfigSection =
-        guest.config.iter().filter(|(key, _)| kept(key)).map(|(key, value)| (key.clone(), value.clone())).collect();
+        guest.config.iter().filter(|(key, _)| is_included(key)).map(|(key, value)| (key.clone(), value.clone())).collect();
     values.insert("snaptime".to_owned(), now_s.to_string());
     values.extend(description.map(|text| ("description".to_owned(), text.to_owned())));
     values.extend(guest.config.get("parent").map(|parent| ("parent".to_owned(), parent.clone())));
@@ -130,8 +130,8 @@ fn delete_snapshot(guest: &mut LabGuest, name: &str) {
 fn roll_back(guest: &mut LabGuest, name: &str, genid: &str) {
     let Some(mut values) = guest.snapshots.get(name).cloned() else { return };
     values.retain(|key, _| !["snaptime", "description", "vmstate", "runningmachine", "runningcpu", "snapstate"].contains(&key.as_str()));
-    let kept = guest.config.iter().filter(|(key, _)| *key == "description" || is_unused_key(key));
-    values.extend(kept.map(|(key, value)| (key.clone(), value.clone())));
+    let preserved = guest.config.iter().filter(|(key, _)| *key == "description" || is_unused_key(key));
+    values.extend(preserved.map(|(key, value)| (key.clone(), value.clone())));
     values.insert("parent".to_owned(), name.to_owned());
     if values.contains_key("vmgenid") {
         values.insert("vmgenid".to_owned(), genid.to_owned());

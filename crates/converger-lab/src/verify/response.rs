@@ -112,30 +112,30 @@ fn check_returned_data(flavour: Flavour, verb: &str, template: &str, data: &Valu
     check_value("data", wanted, data)
 }
 
-fn check_value(place: &str, wanted: &Value, found: &Value) -> Result<(), String> {
+fn check_value(path: &str, wanted: &Value, found: &Value) -> Result<(), String> {
     match (wanted, found) {
-        (Value::String(letter), _) => check_leaf(place, letter, found),
+        (Value::String(letter), _) => check_leaf(path, letter, found),
         (Value::Array(items), Value::Array(found)) => {
             let Some(wanted) = items.first() else { return Ok(()) };
-            found.iter().try_for_each(|item| check_value(place, wanted, item))
+            found.iter().try_for_each(|item| check_value(path, wanted, item))
         }
-        (Value::Object(wanted), Value::Object(_)) => wanted.iter().try_for_each(|(key, inner)| check_member(place, key, inner, found)),
-        _ => Err(format!("{place}: expected {wanted}, got {found}")),
+        (Value::Object(wanted), Value::Object(_)) => wanted.iter().try_for_each(|(key, inner)| check_member(path, key, inner, found)),
+        _ => Err(format!("{path}: expected {wanted}, got {found}")),
     }
 }
 
-fn check_member(place: &str, key: &str, inner: &Value, found: &Value) -> Result<(), String> {
+fn check_member(path: &str, key: &str, inner: &Value, found: &Value) -> Result<(), String> {
     let name = key.trim_end_matches('?');
     match found.get(name) {
         _ if name.contains('#') || LOOSELY_TYPED_KEYS.contains(&name) => Ok(()),
-        Some(here) => check_value(name, inner, here),
+        Some(value) => check_value(name, inner, value),
         None if key.ends_with('?') || KEYS_SINCE_9.contains(&name) => Ok(()),
-        None => Err(format!("{place}: `{name}` is missing in {found}")),
+        None => Err(format!("{path}: `{name}` is missing in {found}")),
     }
 }
 
 /// Perl scalars have no strict type: a number may be sent as a string.
-fn check_leaf(place: &str, letter: &str, found: &Value) -> Result<(), String> {
+fn check_leaf(path: &str, letter: &str, found: &Value) -> Result<(), String> {
     let numeric = || found.is_number() || found.as_str().is_some_and(|text| text.parse::<f64>().is_ok());
     let fits = match letter {
         "0" => found.is_null(),
@@ -144,5 +144,5 @@ fn check_leaf(place: &str, letter: &str, found: &Value) -> Result<(), String> {
         "s" => found.is_string(),
         _ => true,
     };
-    if fits { Ok(()) } else { Err(format!("{place}: expected `{letter}`, got {found}")) }
+    if fits { Ok(()) } else { Err(format!("{path}: expected `{letter}`, got {found}")) }
 }

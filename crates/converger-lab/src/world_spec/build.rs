@@ -23,84 +23,84 @@ use super::{AclSpec, DEFAULT_START_MS, GuestSpec, NodeSpec, ScalarSpec, StorageS
 const GUESTS_MAX: usize = 10_000;
 
 /// Builds the world that a spec describes.
-pub(crate) fn build_world(setting: &WorldSpec) -> Result<World, String> {
-    if setting.start_ms > START_MS_MAX {
+pub(crate) fn build_world(spec: &WorldSpec) -> Result<World, String> {
+    if spec.start_ms > START_MS_MAX {
         return Err(format!(
             "`start_ms` is {}, which is too late; it is in milliseconds since 1970, at most {START_MS_MAX}",
-            setting.start_ms
+            spec.start_ms
         ));
     }
-    if setting.guests.len() > GUESTS_MAX {
-        return Err(format!("there are {} guests, and a lab supports at most {GUESTS_MAX}", setting.guests.len()));
+    if spec.guests.len() > GUESTS_MAX {
+        return Err(format!("there are {} guests, and a lab supports at most {GUESTS_MAX}", spec.guests.len()));
     }
-    let mut world = World::empty(setting.flavour, setting.seed, setting.start_ms);
-    world.cluster.clone_from(&setting.cluster);
-    world.task_durations = setting.pace.clone();
-    let new = setting.new_guests;
+    let mut world = World::empty(spec.flavour, spec.seed, spec.start_ms);
+    world.cluster.clone_from(&spec.cluster);
+    world.task_durations = spec.pace.clone();
+    let new = spec.new_guests;
     world.new_guest_behaviour = build_behaviour(new.ignores_shutdown, new.shutdown_ms, new.refuses_unplug);
-    world.root_ca = root_ca(setting);
-    add_nodes(&mut world, setting)?;
-    add_storages(&mut world, setting);
-    add_access(&mut world, setting)?;
-    for (key, value) in &setting.options {
+    world.root_ca = root_ca(spec);
+    add_nodes(&mut world, spec)?;
+    add_storages(&mut world, spec);
+    add_access(&mut world, spec)?;
+    for (key, value) in &spec.options {
         world.options.set(key, value).map_err(|text| format!("option `{}`: {}", key.escape_debug(), text.escape_debug()))?;
     }
-    for guest in &setting.guests {
+    for guest in &spec.guests {
         add_guest(&mut world, guest)?;
     }
-    for (name, pool) in &setting.pools {
+    for (name, pool) in &spec.pools {
         let (guests, storages) = (pool.guests.iter().copied().collect(), pool.storages.iter().cloned().collect());
         world.access.pools.insert(name.clone(), ResourcePool { comment: None, guests, storages });
     }
-    for (sid, ha) in &setting.ha {
+    for (sid, ha) in &spec.ha {
         let state = ha.state.clone().unwrap_or_else(|| "started".to_owned());
         world.add_ha(sid, HaResource { state, is_fixed: ha.believed.is_some(), believed: ha.believed.clone(), ..HaResource::default() });
     }
-    add_faults(&mut world, setting)?;
+    add_faults(&mut world, spec)?;
     Ok(world)
 }
 
 /// Derived by hashing, not drawn from the world's random numbers: drawing would change every later random value of existing seeds.
-fn root_ca(setting: &WorldSpec) -> RootCa {
-    let names: Vec<&str> = setting.cluster.as_deref().into_iter().chain(setting.nodes.keys().map(String::as_str)).collect();
-    let of = |part: &str| sha1_hex(&format!("{part} {} {}", setting.seed, names.join(" ")));
+fn root_ca(spec: &WorldSpec) -> RootCa {
+    let names: Vec<&str> = spec.cluster.as_deref().into_iter().chain(spec.nodes.keys().map(String::as_str)).collect();
+    let of = |part: &str| sha1_hex(&format!("{part} {} {}", spec.seed, names.join(" ")));
     let digits = format!("{}{}", of("root"), of("ca")).to_ascii_uppercase();
     let pairs: Vec<&str> = (0..32).filter_map(|pair| digits.get(2 * pair..2 * pair + 2)).collect();
     let unit = of("unit");
     let part = |from: usize, to: usize| unit.get(from..to).unwrap_or_default();
     RootCa {
-        fingerprint: setting.root_ca.clone().unwrap_or_else(|| pairs.join(":")),
+        fingerprint: spec.root_ca.clone().unwrap_or_else(|| pairs.join(":")),
         unit: [part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)].join("-"),
-        since_s: (setting.start_ms / 1_000).saturating_sub(30 * 86_400),
+        since_s: (spec.start_ms / 1_000).saturating_sub(30 * 86_400),
     }
 }
 
 /// The end of the year 9999. Later times have no textual form, and this bound keeps sums of times from overflowing.
 const START_MS_MAX: u64 = 253_402_300_799_999;
 
-fn add_faults(world: &mut World, setting: &WorldSpec) -> Result<(), String> {
-    let faults = setting.faults.expand_bad_day(setting);
+fn add_faults(world: &mut World, spec: &WorldSpec) -> Result<(), String> {
+    let faults = spec.faults.expand_bad_day(spec);
     for (number, moment) in (1..).zip(&faults.moments) {
         if let Some(node) = moment.event.node_names().into_iter().find(|node| !world.nodes.contains_key(*node)) {
             return Err(format!("entry {number} of `faults.moments` names node `{node}`, which does not exist"));
         }
-        world.schedule(setting.start_ms.saturating_add(moment.at_ms), ScheduledEvent::WorldEvent(moment.event.clone()));
+        world.schedule(spec.start_ms.saturating_add(moment.at_ms), ScheduledEvent::WorldEvent(moment.event.clone()));
     }
-    world.faults = ActiveFaults::new(&faults, setting.start_ms);
+    world.faults = ActiveFaults::new(&faults, spec.start_ms);
     Ok(())
 }
 
-fn add_nodes(world: &mut World, setting: &WorldSpec) -> Result<(), String> {
-    match (setting.nodes.len(), &setting.cluster) {
+fn add_nodes(world: &mut World, spec: &WorldSpec) -> Result<(), String> {
+    match (spec.nodes.len(), &spec.cluster) {
         (0, _) => return Err("a world needs at least one node".to_owned()),
         (1, _) | (_, Some(_)) => {}
         (count, None) => return Err(format!("{count} nodes need a `cluster` name")),
     }
-    if let Some(name) = setting.nodes.keys().find(|name| !is_node_name(name)) {
+    if let Some(name) = spec.nodes.keys().find(|name| !is_node_name(name)) {
         let shown = name.escape_debug();
         return Err(format!("`{shown}` is not a valid node name: use letters, digits and `-` (not first or last), at most 63 characters"));
     }
-    for (number, (name, node)) in (1..).zip(&setting.nodes) {
+    for (number, (name, node)) in (1..).zip(&spec.nodes) {
         let built = build_node(world, name, number, node);
         world.nodes.insert(name.clone(), built);
     }
@@ -113,25 +113,25 @@ fn is_node_name(name: &str) -> bool {
     fits && !name.starts_with('-') && !name.ends_with('-')
 }
 
-fn build_node(world: &mut World, name: &str, number: u32, setting: &NodeSpec) -> LabNode {
-    let mut node = LabNode::new(name, number, world.now_ms.saturating_sub(setting.uptime_s.saturating_mul(1_000)));
-    node.cpus = setting.cpus.unwrap_or(node.cpus);
-    node.memory = setting.memory.unwrap_or(node.memory);
-    node.disk = setting.disk.unwrap_or(node.disk);
-    node.ip = setting.ip.clone().unwrap_or(node.ip);
-    node.bridges = setting.bridges.as_ref().map_or(node.bridges, |bridges| bridges.iter().cloned().collect());
-    node.fingerprint = setting.fingerprint.clone().unwrap_or_else(|| random_fingerprint(world));
-    node.cycle_offset_ms = setting.cycle_offset_ms;
-    node.old_format_rounds = setting.old_rounds;
-    node.clock_off_ms = setting.clock_off_s.saturating_mul(1_000);
+fn build_node(world: &mut World, name: &str, number: u32, spec: &NodeSpec) -> LabNode {
+    let mut node = LabNode::new(name, number, world.now_ms.saturating_sub(spec.uptime_s.saturating_mul(1_000)));
+    node.cpus = spec.cpus.unwrap_or(node.cpus);
+    node.memory = spec.memory.unwrap_or(node.memory);
+    node.disk = spec.disk.unwrap_or(node.disk);
+    node.ip = spec.ip.clone().unwrap_or(node.ip);
+    node.bridges = spec.bridges.as_ref().map_or(node.bridges, |bridges| bridges.iter().cloned().collect());
+    node.fingerprint = spec.fingerprint.clone().unwrap_or_else(|| random_fingerprint(world));
+    node.cycle_offset_ms = spec.cycle_offset_ms;
+    node.old_format_rounds = spec.old_rounds;
+    node.clock_off_ms = spec.clock_off_s.saturating_mul(1_000);
     node
 }
 
 fn random_fingerprint(world: &mut World) -> String {
     let mut text = String::with_capacity(95);
-    for place in 0..32 {
+    for index in 0..32 {
         let byte = world.random.number_below(256) as usize;
-        if place > 0 {
+        if index > 0 {
             text.push(':');
         }
         text.push(char::from(DIGITS[byte / 16 % 16]));
@@ -142,45 +142,45 @@ fn random_fingerprint(world: &mut World) -> String {
 
 const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
 
-fn add_storages(world: &mut World, setting: &WorldSpec) {
+fn add_storages(world: &mut World, spec: &WorldSpec) {
     let local = StorageSpec { path: Some("/var/lib/vz".to_owned()), ..StorageSpec::default() };
     let default = BTreeMap::from([("local".to_owned(), local)]);
-    let given = if setting.storages.is_empty() { &default } else { &setting.storages };
-    for (name, storage) in given {
+    let storages = if spec.storages.is_empty() { &default } else { &spec.storages };
+    for (name, storage) in storages {
         world.storages.all.insert(name.clone(), build_storage(name, storage));
     }
 }
 
-fn build_storage(name: &str, setting: &StorageSpec) -> LabStorage {
-    let content: BTreeSet<String> = setting.content.iter().cloned().collect();
+fn build_storage(name: &str, spec: &StorageSpec) -> LabStorage {
+    let content: BTreeSet<String> = spec.content.iter().cloned().collect();
     let usual = || BTreeSet::from(["images".to_owned(), "rootdir".to_owned()]);
     LabStorage {
-        kind: setting.kind.clone().unwrap_or_else(|| "dir".to_owned()),
-        path: setting.path.clone().or_else(|| Some(format!("/mnt/{name}"))),
+        kind: spec.kind.clone().unwrap_or_else(|| "dir".to_owned()),
+        path: spec.path.clone().or_else(|| Some(format!("/mnt/{name}"))),
         content: if content.is_empty() { usual() } else { content },
-        shared: setting.shared,
-        nodes: setting.nodes.as_ref().map(|nodes| nodes.iter().cloned().collect()),
+        shared: spec.shared,
+        nodes: spec.nodes.as_ref().map(|nodes| nodes.iter().cloned().collect()),
         enabled: true,
-        total: setting.total.unwrap_or(256 << 30),
-        files: setting.files.iter().cloned().collect(),
-        extra: setting.extra.clone(),
+        total: spec.total.unwrap_or(256 << 30),
+        files: spec.files.iter().cloned().collect(),
+        extra: spec.extra.clone(),
     }
 }
 
-fn add_access(world: &mut World, setting: &WorldSpec) -> Result<(), String> {
+fn add_access(world: &mut World, spec: &WorldSpec) -> Result<(), String> {
     let access = &mut world.access;
-    for (id, user) in &setting.users {
+    for (id, user) in &spec.users {
         let (password, expire_s) = (user.password.clone(), user.expire_s);
         access.users.insert(id.clone(), LabUser { enabled: !user.disabled, expire_s, password, ..LabUser::default() });
     }
-    for (group, members) in &setting.groups {
+    for (group, members) in &spec.groups {
         let members = members.iter().cloned().collect();
         access.groups.insert(group.clone(), UserGroup { members, ..UserGroup::default() });
     }
-    for (role, privileges) in &setting.roles {
+    for (role, privileges) in &spec.roles {
         Arc::make_mut(&mut access.roles).insert(role.clone(), Arc::new(privileges.iter().cloned().collect()));
     }
-    for (id, token) in &setting.tokens {
+    for (id, token) in &spec.tokens {
         let owner = id.split('!').next().unwrap_or_default();
         if !id.contains('!') || !access.users.contains_key(owner) {
             return Err(format!("the owner of token `{id}` is not among the users"));
@@ -188,7 +188,7 @@ fn add_access(world: &mut World, setting: &WorldSpec) -> Result<(), String> {
         let (secret, expire_s) = (token.secret.clone(), token.expire_s);
         access.tokens.insert(id.clone(), LabToken::new(id, secret, !token.full, expire_s));
     }
-    setting.acl.iter().try_for_each(|entry| add_acl_entry(world, entry))
+    spec.acl.iter().try_for_each(|entry| add_acl_entry(world, entry))
 }
 
 fn add_acl_entry(world: &mut World, entry: &AclSpec) -> Result<(), String> {
@@ -211,26 +211,26 @@ fn build_section(values: &BTreeMap<String, ScalarSpec>) -> ConfigSection {
 }
 
 /// Adds a guest with everything that a create request would have given it.
-pub(crate) fn add_guest(world: &mut World, setting: &GuestSpec) -> Result<(), String> {
-    let (vmid, kind) = (setting.vmid, setting.kind);
-    if !world.nodes.contains_key(&setting.node) {
-        return Err(format!("guest {vmid} is on node `{}`, which does not exist", setting.node));
+pub(crate) fn add_guest(world: &mut World, spec: &GuestSpec) -> Result<(), String> {
+    let (vmid, kind) = (spec.vmid, spec.kind);
+    if !world.nodes.contains_key(&spec.node) {
+        return Err(format!("guest {vmid} is on node `{}`, which does not exist", spec.node));
     }
     if world.guests.contains_key(&vmid) {
         return Err(format!("VMID {vmid} is used by two guests"));
     }
-    let mut guest = LabGuest::new(vmid, kind, &setting.node);
-    guest.config = build_section(&setting.config);
-    guest.config.extend(setting.name.clone().map(|name| (kind.name_key().to_owned(), name)));
-    guest.pending = build_section(&setting.pending);
-    guest.deletions = setting.pending_delete.iter().map(|key| (key.clone(), false)).collect();
-    guest.snapshots = setting.snapshots.iter().map(|(name, values)| (name.clone(), build_section(values))).collect();
-    guest.raw.clone_from(&setting.raw);
-    guest.behaviour = build_behaviour(setting.ignores_shutdown, setting.shutdown_ms, setting.refuses_unplug);
-    if !setting.bare {
+    let mut guest = LabGuest::new(vmid, kind, &spec.node);
+    guest.config = build_section(&spec.config);
+    guest.config.extend(spec.name.clone().map(|name| (kind.name_key().to_owned(), name)));
+    guest.pending = build_section(&spec.pending);
+    guest.deletions = spec.pending_delete.iter().map(|key| (key.clone(), false)).collect();
+    guest.snapshots = spec.snapshots.iter().map(|(name, values)| (name.clone(), build_section(values))).collect();
+    guest.raw.clone_from(&spec.raw);
+    guest.behaviour = build_behaviour(spec.ignores_shutdown, spec.shutdown_ms, spec.refuses_unplug);
+    if !spec.bare {
         complete_guest(world, &mut guest);
     }
-    guest.process = build_process(world, setting);
+    guest.process = build_process(world, spec);
     add_named_volumes(world, &guest);
     world.guests.put_guest(guest);
     Ok(())
@@ -241,10 +241,10 @@ fn build_behaviour(deaf: bool, shutdown_ms: Option<u64>, holds_cards: bool) -> G
     GuestBehaviour { shutdown_ms, allows_unplug: !holds_cards }
 }
 
-fn build_process(world: &mut World, setting: &GuestSpec) -> Option<GuestProcess> {
-    let word = setting.state.clone().filter(|state| state != "stopped")?;
-    let pid = world.nodes.get_mut(&setting.node).map_or(1, LabNode::next_process_id);
-    Some(GuestProcess { pid, since_ms: world.now_ms.saturating_sub(setting.uptime_s.saturating_mul(1_000)), qemu_state: word })
+fn build_process(world: &mut World, spec: &GuestSpec) -> Option<GuestProcess> {
+    let qemu_state = spec.state.clone().filter(|state| state != "stopped")?;
+    let pid = world.nodes.get_mut(&spec.node).map_or(1, LabNode::next_process_id);
+    Some(GuestProcess { pid, since_ms: world.now_ms.saturating_sub(spec.uptime_s.saturating_mul(1_000)), qemu_state })
 }
 
 fn complete_guest(world: &mut World, guest: &mut LabGuest) {

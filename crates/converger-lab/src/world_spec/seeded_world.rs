@@ -70,9 +70,9 @@ fn seeded_guest(random: &mut SeededRandom, vmid: u32, nodes: &[String]) -> Guest
 /// Most guests run; one virtual machine in 50 is in a rare QEMU state.
 fn seeded_state(random: &mut SeededRandom, kind: LabGuestKind) -> String {
     let rare = kind == LabGuestKind::Qemu && random.chance(1, 50);
-    let words = ["paused", "io-error", "prelaunch", "internal-error"];
-    let word = if rare { random.pick_item(&words).copied() } else { None };
-    word.unwrap_or("running").to_owned()
+    let states = ["paused", "io-error", "prelaunch", "internal-error"];
+    let state = if rare { random.pick_item(&states).copied() } else { None };
+    state.unwrap_or("running").to_owned()
 }
 
 fn seeded_config(random: &mut SeededRandom, vmid: u32, kind: LabGuestKind) -> BTreeMap<String, ScalarSpec> {

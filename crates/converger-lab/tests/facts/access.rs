@@ -3,10 +3,10 @@
 use crate::lab::{FactsLab, SMALL, current_release, in_every_release};
 
 fn lab_with_acl(acl: &str) -> FactsLab {
-    let people = "users: { ops@pve: { password: pw } }\ngroups: { team: [ops@pve] }\n";
+    let users_yaml = "users: { ops@pve: { password: pw } }\ngroups: { team: [ops@pve] }\n";
     let tokens = "tokens: { ops@pve!own: { secret: s }, ops@pve!full: { secret: s, full: true } }\n";
     let base = SMALL.replace("tokens: { root@pam!t: { secret: s, full: true } }\n", "");
-    FactsLab::new(&format!("{base}{people}{tokens}acl: [{acl}]\n"))
+    FactsLab::new(&format!("{base}{users_yaml}{tokens}acl: [{acl}]\n"))
 }
 
 #[test]
@@ -106,9 +106,9 @@ fn login_returns_a_working_ticket() {
 fn new_tokens_have_no_privileges() {
     in_every_release(|| {
         let mut lab = FactsLab::new(SMALL);
-        let made = lab.run_ok("POST", "/access/users/root@pam/token/new", "");
-        assert_eq!((&made["full-tokenid"], &made["info"]["privsep"]), (&"root@pam!new".into(), &1.into()));
-        let token = format!("root@pam!new={}", made["value"].as_str().unwrap_or_default());
+        let created = lab.run_ok("POST", "/access/users/root@pam/token/new", "");
+        assert_eq!((&created["full-tokenid"], &created["info"]["privsep"]), (&"root@pam!new".into(), &1.into()));
+        let token = format!("root@pam!new={}", created["value"].as_str().unwrap_or_default());
         let mut lab = lab.with_token(&token);
         assert_eq!(lab.get("/cluster/resources?type=vm"), serde_json::json!([]));
         assert_eq!(lab.get("/access/permissions"), serde_json::json!({}));

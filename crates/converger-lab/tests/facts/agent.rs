@@ -40,9 +40,10 @@ fn the_agent_responds_if_configured_and_the_guest_runs() {
 #[test]
 fn agent_privileges_depend_on_the_release() {
     for (flavour, needed) in [(8, "VM.Monitor"), (9, "VM.GuestAgent.Audit|VM.GuestAgent.Unrestricted")] {
-        let people = "users: { ops@pve: {} }\nroles: { Power: [VM.PowerMgmt] }\nacl: [{ path: /vms, role: Power, user: ops@pve }]\n";
+        let users_yaml = "users: { ops@pve: {} }\nroles: { Power: [VM.PowerMgmt] }\nacl: [{ path: /vms, role: Power, user: ops@pve }]\n";
         let tokens = "tokens: { ops@pve!t: { secret: s, full: true },";
-        let mut lab = FactsLab::new(&format!("{SMALL}flavour: {flavour}\n{people}").replace("tokens: {", tokens)).with_token("ops@pve!t=s");
+        let mut lab =
+            FactsLab::new(&format!("{SMALL}flavour: {flavour}\n{users_yaml}").replace("tokens: {", tokens)).with_token("ops@pve!t=s");
         let error = lab.request_error("GET", &format!("{AGENT}/get-time"), "");
         assert_eq!(error, format!("403 Permission check failed (/vms/100, {needed})"));
     }

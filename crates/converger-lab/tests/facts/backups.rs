@@ -67,8 +67,8 @@ fn backups_restore_to_a_new_guest_or_over_the_original() {
         assert_eq!(copy["cores"], before["cores"]);
         assert!(copy[disk].as_str().is_some_and(|value| value.starts_with("tank:vm-300-disk-0,")), "{copy}");
         assert!(kind == "lxc" || copy["net0"] != before["net0"], "a copy has its own MAC addresses");
-        let taken = lab.request_error("POST", &create, &format!("vmid={vmid}&{archive}={id}"));
-        assert!(taken.starts_with("500 unable to restore ") && taken.contains("already exists on node 'pve1'"), "{taken}");
+        let error = lab.request_error("POST", &create, &format!("vmid={vmid}&{archive}={id}"));
+        assert!(error.starts_with("500 unable to restore ") && error.contains("already exists on node 'pve1'"), "{error}");
         lab.run_ok("POST", &create, &format!("vmid={vmid}&{archive}={id}&force=1"));
         assert_eq!(lab.get(&format!("{guest}/config"))["cores"], before["cores"], "{kind}");
         lab.run_ok("POST", &format!("{guest}/status/start"), "");
@@ -89,8 +89,8 @@ fn files_are_fetched_once_and_disks_can_be_made_without_a_guest() {
     assert_eq!(ids, ["local:iso/a.iso", "local:iso/b.iso"]);
     lab.run_ok("POST", "/nodes/pve1/aplinfo", "storage=local&template=debian-12-standard_12.12-1_amd64.tar.zst");
     assert_eq!(lab.request_error("POST", "/nodes/pve1/aplinfo", "storage=local&template=nosuch.tar"), "400 Parameter verification failed.");
-    let made = lab.run_ok("POST", "/nodes/pve1/storage/tank/content", "vmid=100&filename=vm-100-data&size=2G");
-    assert_eq!(made, "tank:vm-100-data");
+    let created = lab.run_ok("POST", "/nodes/pve1/storage/tank/content", "vmid=100&filename=vm-100-data&size=2G");
+    assert_eq!(created, "tank:vm-100-data");
     assert_eq!(lab.get("/nodes/pve1/storage/tank/content/vm-100-data")["size"], 2_u64 << 30);
     let twice = lab.request_error("POST", "/nodes/pve1/storage/tank/content", "vmid=100&filename=vm-100-data&size=2G");
     assert!(twice.ends_with("already exists"), "{twice}");
@@ -108,8 +108,8 @@ fn files_are_fetched_once_and_disks_can_be_made_without_a_guest() {
 
 #[test]
 fn backups_need_privileges_on_guest_and_storage() {
-    let people = "users: { ops@pve: {} }\nacl: [{ path: /vms/100, role: PVEVMUser, user: ops@pve }]\n";
-    let yaml = format!("{SMALL}{people}").replace("tokens: {", "tokens: { ops@pve!t: { secret: s, full: true },");
+    let users_yaml = "users: { ops@pve: {} }\nacl: [{ path: /vms/100, role: PVEVMUser, user: ops@pve }]\n";
+    let yaml = format!("{SMALL}{users_yaml}").replace("tokens: {", "tokens: { ops@pve!t: { secret: s, full: true },");
     let mut lab = FactsLab::new(&yaml).with_token("ops@pve!t=s");
     let mut error = |form: &str| lab.request_error("POST", "/nodes/pve1/vzdump", form);
     assert_eq!(error("vmid=200&storage=local"), "403 Permission check failed (/vms/200, VM.Backup)");

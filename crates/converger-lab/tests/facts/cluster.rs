@@ -231,7 +231,7 @@ fn all_nodes_of_a_cluster_share_a_root_ca_that_every_user_may_read() {
         );
         assert_ne!(root(&mut FactsLab::new(&format!("seed: 2\n{CLUSTER}")), "a"), own, "another seed is another cluster");
         assert_ne!(root(&mut FactsLab::new(&CLUSTER.replace("cluster: lab", "cluster: two")), "a"), own);
-        let given = CLUSTER.replace("cluster: lab", "cluster: lab\nroot_ca: 'AB:CD'");
-        assert_eq!(root(&mut FactsLab::new(&given), "a"), "AB:CD");
+        let yaml = CLUSTER.replace("cluster: lab", "cluster: lab\nroot_ca: 'AB:CD'");
+        assert_eq!(root(&mut FactsLab::new(&yaml), "a"), "AB:CD");
     });
 }

@@ -12,8 +12,8 @@ fn running_lab() -> FactsLab {
 
 fn pending_keys(lab: &mut FactsLab) -> Vec<String> {
     let items = lab.get("/nodes/pve1/qemu/100/pending");
-    let waits = items.as_array().into_iter().flatten().filter(|item| item.get("pending").is_some() || item.get("delete").is_some());
-    waits.filter_map(|item| item["key"].as_str().map(str::to_owned)).collect()
+    let pending = items.as_array().into_iter().flatten().filter(|item| item.get("pending").is_some() || item.get("delete").is_some());
+    pending.filter_map(|item| item["key"].as_str().map(str::to_owned)).collect()
 }
 
 #[test]

@@ -35,8 +35,8 @@ fn running_containers_apply_memory_and_cores_and_keep_the_rest_pending() {
         let now = lab.get(&format!("{config}?current=1"));
         assert_eq!((&now["memory"], &now["cores"], &now["hostname"]), (&1024.into(), &2.into(), &"dns2".into()));
         assert!(now.get("nameserver").is_none() && now.get("features").is_none(), "{now}");
-        let waits: Vec<String> = pending_keys(&mut lab);
-        assert_eq!(waits, ["features", "nameserver"]);
+        let keys: Vec<String> = pending_keys(&mut lab);
+        assert_eq!(keys, ["features", "nameserver"]);
         lab.run_ok("POST", "/nodes/pve1/lxc/200/status/stop", "");
         assert!(pending_keys(&mut lab).is_empty());
         assert_eq!(lab.get(config)["nameserver"], "1.1.1.1");
@@ -45,8 +45,8 @@ fn running_containers_apply_memory_and_cores_and_keep_the_rest_pending() {
 
 fn pending_keys(lab: &mut FactsLab) -> Vec<String> {
     let items = lab.get("/nodes/pve1/lxc/200/pending");
-    let waits = items.as_array().into_iter().flatten().filter(|item| item.get("pending").is_some() || item.get("delete").is_some());
-    waits.filter_map(|item| item["key"].as_str().map(str::to_owned)).collect()
+    let pending = items.as_array().into_iter().flatten().filter(|item| item.get("pending").is_some() || item.get("delete").is_some());
+    pending.filter_map(|item| item["key"].as_str().map(str::to_owned)).collect()
 }
 
 #[test]

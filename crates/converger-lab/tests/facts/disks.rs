@@ -175,12 +175,12 @@ fn clones_are_refused_for_the_first_error() {
         let mut lab = FactsLab::new(&SMALL.replace("nodes: { pve1: {} }", "cluster: lab\nnodes: { pve1: {}, pve2: {} }"));
         lab.apply_event(WorldEvent::Lock(100, "backup".to_owned()));
         lab.apply_event(WorldEvent::Lock(200, "backup".to_owned()));
-        for (path, word) in [(GUEST, "VM"), ("/nodes/pve1/lxc/200", "CT")] {
+        for (path, kind_word) in [(GUEST, "VM"), ("/nodes/pve1/lxc/200", "CT")] {
             let mut refused = |form: &str| lab.request_error("POST", &format!("{path}/clone"), form);
             assert_eq!(refused("newid=300&target=pve9&storage=nosuch"), "500 no such cluster node 'pve9'");
             assert_eq!(refused("newid=300&storage=nosuch"), "500 storage 'nosuch' does not exist");
             assert_eq!(refused("newid=300&target=pve2&storage=local"), "500 can't clone to non-shared storage 'local'");
-            assert_eq!(refused("newid=300&full=0&storage=tank"), format!("500 {word} is locked (backup)"));
+            assert_eq!(refused("newid=300&full=0&storage=tank"), format!("500 {kind_word} is locked (backup)"));
         }
     });
 }

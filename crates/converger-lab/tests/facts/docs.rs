@@ -11,8 +11,8 @@ const EXAMPLES: [(&str, &str); 3] = [
 ];
 
 fn check_builds(name: &str, yaml: &str) {
-    let setting = WorldSpec::from_yaml(yaml).unwrap_or_else(|fault| panic!("{name}: {fault}\n{yaml}"));
-    if let Err(fault) = World::new(&setting) {
+    let spec = WorldSpec::from_yaml(yaml).unwrap_or_else(|fault| panic!("{name}: {fault}\n{yaml}"));
+    if let Err(fault) = World::new(&spec) {
         panic!("{name}: {fault}\n{yaml}");
     }
 }
@@ -35,9 +35,9 @@ fn accepted_words(yaml: &str) -> Vec<String> {
         Err(fault) => fault,
         Ok(_) => panic!("taken: {yaml}"),
     };
-    let words = fault.split(", expected one of ").nth(1).or_else(|| fault.split(", expected ").nth(1));
-    let words = words.unwrap_or_else(|| panic!("{yaml}: {fault}"));
-    words.split(", ").flat_map(|words| words.split(" or ")).map(|word| word.trim_matches('`').to_owned()).collect()
+    let word_list = fault.split(", expected one of ").nth(1).or_else(|| fault.split(", expected ").nth(1));
+    let word_list = word_list.unwrap_or_else(|| panic!("{yaml}: {fault}"));
+    word_list.split(", ").flat_map(|word_list| word_list.split(" or ")).map(|word| word.trim_matches('`').to_owned()).collect()
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn every_key_and_every_fault_is_documented() {
     };
     for probe in probes {
         let words = accepted_words(probe);
-        let lacking: Vec<&String> = words.iter().filter(|word| !is_named(word)).collect();
-        assert!(!words.is_empty() && lacking.is_empty(), "{probe}: docs/lab.md does not name {lacking:?}");
+        let undocumented: Vec<&String> = words.iter().filter(|word| !is_named(word)).collect();
+        assert!(!words.is_empty() && undocumented.is_empty(), "{probe}: docs/lab.md does not name {undocumented:?}");
     }
 }

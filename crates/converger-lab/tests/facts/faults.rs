@@ -6,22 +6,22 @@ use crate::lab::{CLUSTER, FactsLab, SMALL, in_every_release};
 
 const CONFIG: &str = "/nodes/pve1/qemu/100/config";
 
-fn add_fault_to_first_put(lab: &mut FactsLab, twist: ResponseFault) {
+fn add_fault_to_first_put(lab: &mut FactsLab, fault: ResponseFault) {
     lab.world.add_request_fault(RequestFault {
         method: Some("PUT".to_owned()),
         nth: Some(1),
-        fault: Some(twist),
+        fault: Some(fault),
         ..RequestFault::default()
     });
 }
 
 /// Checks the effect of a fault on a PUT.
-fn check_put_with_fault(twist: ResponseFault, status: u16, fate: WireDelivery, happened: bool) {
+fn check_put_with_fault(fault: ResponseFault, status: u16, delivery: WireDelivery, happened: bool) {
     let mut lab = FactsLab::new(SMALL);
-    add_fault_to_first_put(&mut lab, twist.clone());
+    add_fault_to_first_put(&mut lab, fault.clone());
     let answer = lab.request("PUT", CONFIG, "cores=7");
-    assert_eq!((answer.status, answer.delivery), (status, fate), "{twist:?}");
-    assert_eq!(lab.get(CONFIG)["cores"] == 7, happened, "{twist:?}");
+    assert_eq!((answer.status, answer.delivery), (status, delivery), "{fault:?}");
+    assert_eq!(lab.get(CONFIG)["cores"] == 7, happened, "{fault:?}");
 }
 
 #[test]
@@ -67,12 +67,12 @@ fn vanished_guests_are_gone_everywhere_and_can_reappear() {
 #[test]
 fn unlisted_guests_still_answer_on_their_own_path() {
     in_every_release(|| {
-        for act in [WorldEvent::Unlist(100), WorldEvent::Blind("pve1".to_owned())] {
+        for event in [WorldEvent::Unlist(100), WorldEvent::Blind("pve1".to_owned())] {
             let mut lab = FactsLab::new(SMALL);
-            lab.apply_event(act.clone());
-            assert!(lab.resource_row(100).is_null(), "{act:?}");
-            assert_eq!(lab.get("/cluster/nextid?vmid=100"), "100", "{act:?}");
-            assert_eq!(lab.get(CONFIG)["name"], "web", "{act:?}");
+            lab.apply_event(event.clone());
+            assert!(lab.resource_row(100).is_null(), "{event:?}");
+            assert_eq!(lab.get("/cluster/nextid?vmid=100"), "100", "{event:?}");
+            assert_eq!(lab.get(CONFIG)["name"], "web", "{event:?}");
         }
     });
 }
@@ -129,9 +129,9 @@ fn a_task_is_dated_by_the_clock_of_its_own_node() {
         let before = time(&mut lab, "pve1");
         lab.run_ok("POST", "/nodes/pve1/qemu/100/status/start", "");
         let tasks = lab.get("/nodes/pve1/tasks?source=all");
-        let (started, ended) = (tasks[0]["starttime"].as_i64().unwrap_or(0), tasks[0]["endtime"].as_i64().unwrap_or(0));
+        let (started, ended_at) = (tasks[0]["starttime"].as_i64().unwrap_or(0), tasks[0]["endtime"].as_i64().unwrap_or(0));
         let after = time(&mut lab, "pve1");
-        assert!(before <= started && started <= ended && ended <= after, "{before} {tasks} {after}");
+        assert!(before <= started && started <= ended_at && ended_at <= after, "{before} {tasks} {after}");
     });
 }
 
@@ -166,6 +166,6 @@ fn unknown_fault_keys_in_a_file_are_refused() {
     for wrong in ["faults: { requests: [{ pat: x }] }", "faults: { moments: [{ at_ms: 1, act: { explode: pve1 } }] }"] {
         assert!(converger_lab::WorldSpec::from_yaml(&format!("{SMALL}{wrong}\n")).is_err(), "{wrong}");
     }
-    let fine = "faults: { requests: [{ path: '*/config', times: 2, twist: lost-after }, { twist: { truncated: 3 } }], chance: { seed: 1, per_thousand: 5 } }";
-    assert!(converger_lab::WorldSpec::from_yaml(&format!("{SMALL}{fine}\n")).is_ok());
+    let valid = "faults: { requests: [{ path: '*/config', times: 2, twist: lost-after }, { twist: { truncated: 3 } }], chance: { seed: 1, per_thousand: 5 } }";
+    assert!(converger_lab::WorldSpec::from_yaml(&format!("{SMALL}{valid}\n")).is_ok());
 }

@@ -43,9 +43,9 @@ fn memory_is_a_number_in_release_7_and_text_since() {
 #[test]
 fn digest_errors_are_misspelled_in_release_7_only() {
     let digest = "0".repeat(40);
-    for (flavour, word) in [(7, "missmatch"), (8, "mismatch"), (9, "mismatch")] {
+    for (flavour, spelling) in [(7, "missmatch"), (8, "mismatch"), (9, "mismatch")] {
         let error = lab_of_release(flavour).request_error("PUT", CONFIG, &format!("cores=1&digest={digest}"));
-        assert_eq!(error, format!("500 checksum {word} (file change by other user?)"));
+        assert_eq!(error, format!("500 checksum {spelling} (file change by other user?)"));
     }
 }
 
@@ -78,9 +78,9 @@ fn methods_and_parameters_are_refused_before_their_release() {
 
 #[test]
 fn ha_groups_are_refused_since_release_9() {
-    for (flavour, fine) in [(7, true), (8, true), (9, false)] {
+    for (flavour, is_accepted) in [(7, true), (8, true), (9, false)] {
         let answer = lab_of_release(flavour).request("POST", "/cluster/ha/resources", "sid=vm%3A100&group=grp");
-        assert_eq!(answer.status == 200, fine, "{flavour}: {}", answer.reason);
+        assert_eq!(answer.status == 200, is_accepted, "{flavour}: {}", answer.reason);
     }
 }
 
@@ -103,14 +103,14 @@ fn release_7_refuses_json_booleans_and_loses_proxied_json_bodies() {
         let answer = lab.world.answer(lab.now_ms, &request);
         format!("{} {}", answer.status, answer.reason)
     };
-    let (here, there) = ("/api2/json/nodes/a/qemu/101/config", "/api2/json/nodes/b/qemu/102/config");
-    assert_eq!(put(7, here, "{\"onboot\":true}"), "400 Parameter verification failed.");
+    let (local_path, remote_path) = ("/api2/json/nodes/a/qemu/101/config", "/api2/json/nodes/b/qemu/102/config");
+    assert_eq!(put(7, local_path, "{\"onboot\":true}"), "400 Parameter verification failed.");
     for flavour in [8, 9] {
-        assert_eq!(put(flavour, here, "{\"onboot\":true}"), "200 OK");
-        assert_eq!(put(flavour, there, "{\"onboot\":1}"), "200 OK");
+        assert_eq!(put(flavour, local_path, "{\"onboot\":true}"), "200 OK");
+        assert_eq!(put(flavour, remote_path, "{\"onboot\":1}"), "200 OK");
     }
-    assert_eq!(put(7, here, "{\"onboot\":1}"), "200 OK");
-    assert_eq!(put(7, there, "{\"onboot\":1}"), "500 no options specified");
+    assert_eq!(put(7, local_path, "{\"onboot\":1}"), "200 OK");
+    assert_eq!(put(7, remote_path, "{\"onboot\":1}"), "500 no options specified");
 }
 
 #[test]

@@ -123,19 +123,19 @@ fn skipped_manager_rounds_change_nothing_and_no_needed_round_is_skipped() {
             lab.run_ok("POST", "/cluster/ha/resources", "sid=vm:102&state=stopped");
             lab
         };
-        let (mut waited, mut asked) = (world(), world());
+        let (mut waited, mut polled) = (world(), world());
         waited.advance_ms(3_600_000);
         for _ in 0..3_600 {
-            asked.advance_ms(1_000);
-            asked.get("/cluster/resources");
+            polled.advance_ms(1_000);
+            polled.get("/cluster/resources");
         }
         let all = |lab: &mut FactsLab| {
             let paths = ["/cluster/resources", "/cluster/ha/status/manager_status", "/nodes/b/qemu/102/status/current"];
             paths.map(|path| lab.get(path))
         };
-        assert_eq!(all(&mut waited), all(&mut asked));
+        assert_eq!(all(&mut waited), all(&mut polled));
         // The guest stops unexpectedly: the next cycle starts it in both worlds.
-        for lab in [&mut waited, &mut asked] {
+        for lab in [&mut waited, &mut polled] {
             lab.apply_event(WorldEvent::Stop(101));
             lab.advance_ms(10_000);
             lab.advance_ms(5_000);

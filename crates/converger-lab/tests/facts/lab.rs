@@ -69,18 +69,18 @@ guests:
 
 impl FactsLab {
     pub(crate) fn new(yaml: &str) -> Self {
-        let mut setting = WorldSpec::from_yaml(yaml).unwrap_or_else(|error| panic!("{error}"));
+        let mut spec = WorldSpec::from_yaml(yaml).unwrap_or_else(|error| panic!("{error}"));
         if !yaml.contains("flavour:") {
-            setting.flavour = Flavour::try_from(current_release()).unwrap_or_else(|error| panic!("{error}"));
+            spec.flavour = Flavour::try_from(current_release()).unwrap_or_else(|error| panic!("{error}"));
         }
-        Self::from_spec(&setting)
+        Self::from_spec(&spec)
     }
 
-    pub(crate) fn from_spec(setting: &WorldSpec) -> Self {
-        let world = World::new(setting).unwrap_or_else(|error| panic!("{error}"));
-        let token = setting.tokens.iter().next().map(|(id, token)| format!("{id}={}", token.secret)).unwrap_or_default();
+    pub(crate) fn from_spec(spec: &WorldSpec) -> Self {
+        let world = World::new(spec).unwrap_or_else(|error| panic!("{error}"));
+        let token = spec.tokens.iter().next().map(|(id, token)| format!("{id}={}", token.secret)).unwrap_or_default();
         // The nodes have broadcast at least once by then.
-        Self { world, now_ms: setting.start_ms + 20_000, token }
+        Self { world, now_ms: spec.start_ms + 20_000, token }
     }
 
     /// The same lab with another token.
@@ -93,8 +93,8 @@ impl FactsLab {
         self.now_ms += ms;
     }
 
-    pub(crate) fn apply_event(&mut self, act: WorldEvent) {
-        self.world.apply_event(self.now_ms, act);
+    pub(crate) fn apply_event(&mut self, event: WorldEvent) {
+        self.world.apply_event(self.now_ms, event);
     }
 
     pub(crate) fn request(&mut self, method: &str, path: &str, form: &str) -> LabResponse {

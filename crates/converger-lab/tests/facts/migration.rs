@@ -26,8 +26,8 @@ guests:
 fn a_container_does_not_move_while_it_runs() {
     in_every_release(|| {
         let mut lab = FactsLab::new(MIGRATION_SPEC);
-        let ended = lab.run_task("POST", "/nodes/a/lxc/201/migrate", "target=b&online=1");
-        assert_eq!(ended, "lxc live migration is currently not implemented");
+        let outcome = lab.run_task("POST", "/nodes/a/lxc/201/migrate", "target=b&online=1");
+        assert_eq!(outcome, "lxc live migration is currently not implemented");
         assert_eq!(lab.get("/nodes/a/lxc/201/status/current")["status"], "running", "the container keeps running on its node");
         assert!(lab.resource_row(201).get("lock").is_none(), "and is not locked");
     });
@@ -37,8 +37,8 @@ fn a_container_does_not_move_while_it_runs() {
 fn live_migration_with_local_disks_needs_their_migration() {
     in_every_release(|| {
         let mut lab = FactsLab::new(MIGRATION_SPEC);
-        let ended = lab.run_task("POST", "/nodes/a/qemu/102/migrate", "target=b&online=1");
-        assert_eq!(ended, "can't live migrate attached local disks without with-local-disks option");
+        let outcome = lab.run_task("POST", "/nodes/a/qemu/102/migrate", "target=b&online=1");
+        assert_eq!(outcome, "can't live migrate attached local disks without with-local-disks option");
         assert_eq!(lab.resource_row(102)["node"], "a");
         lab.run_ok("POST", "/nodes/a/qemu/102/migrate", "target=b&online=1&with-local-disks=1");
         assert_eq!(lab.get("/nodes/b/qemu/102/status/current")["status"], "running");
@@ -52,8 +52,8 @@ fn migration_to_a_node_without_the_storage_is_refused() {
         let mut lab = FactsLab::new(MIGRATION_SPEC);
         let error = lab.request_error("POST", "/nodes/a/qemu/103/migrate", "target=c");
         assert_eq!(error, "500 storage 'fast' is not available on node 'c'", "for a virtual machine, the call fails");
-        let ended = lab.run_task("POST", "/nodes/a/lxc/203/migrate", "target=c");
-        assert_eq!(ended, "storage 'fast' is not available on node 'c'", "for a container, the task fails");
+        let outcome = lab.run_task("POST", "/nodes/a/lxc/203/migrate", "target=c");
+        assert_eq!(outcome, "storage 'fast' is not available on node 'c'", "for a container, the task fails");
         lab.run_ok("POST", "/nodes/a/qemu/103/migrate", "target=b");
         lab.run_ok("POST", "/nodes/a/lxc/203/migrate", "target=b");
     });

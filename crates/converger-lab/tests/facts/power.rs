@@ -16,8 +16,8 @@ fn a_200_for_a_virtual_machine_proves_nothing() {
         assert_eq!(lab.run_task("POST", &status("shutdown"), ""), "OK");
         lab.run_ok("POST", &status("start"), "");
         assert_eq!(lab.run_task("POST", &status("start"), ""), "VM 100 already running");
-        let gone = "Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist";
-        assert_eq!(lab.run_task("POST", "/nodes/pve1/qemu/999/status/start", ""), gone);
+        let missing_text = "Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist";
+        assert_eq!(lab.run_task("POST", "/nodes/pve1/qemu/999/status/start", ""), missing_text);
         let stop = lab.run_task("POST", "/nodes/pve1/qemu/999/status/stop", "");
         assert_eq!(stop, "unable to find configuration file for VM 999 on node 'pve1'");
     });
@@ -131,8 +131,8 @@ fn protected_and_running_guests_refuse_deletion_immediately() {
         let mut lab = FactsLab::new(&running);
         assert_eq!(lab.request_error("DELETE", GUEST, ""), "500 VM 100 is running - destroy failed");
         assert_eq!(lab.request_error("DELETE", CONTAINER, ""), "500 can't remove CT 200 - protection mode enabled");
-        let gone = "500 Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist";
-        assert_eq!(lab.request_error("DELETE", "/nodes/pve1/qemu/999", ""), gone);
+        let missing_text = "500 Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist";
+        assert_eq!(lab.request_error("DELETE", "/nodes/pve1/qemu/999", ""), missing_text);
     });
 }
 

@@ -69,32 +69,32 @@ const GUEST_CALLS: &[(&str, &str, &str)] = &[
     ("DELETE", "", ""),
 ];
 
-fn random_request(dice: &mut WalkRandom, world: &World) -> LabRequest {
-    let format = dice.pick_item(&["json", "json", "json", "extjs", "xml"]);
-    let (method, path, form) = if dice.number_below(4) == 0 {
-        ("GET", dice.pick_item(READ_PATHS).to_owned(), "")
+fn random_request(random: &mut WalkRandom, world: &World) -> LabRequest {
+    let format = random.pick_item(&["json", "json", "json", "extjs", "xml"]);
+    let (method, path, form) = if random.number_below(4) == 0 {
+        ("GET", random.pick_item(READ_PATHS).to_owned(), "")
     } else {
-        let (method, verb, form) = GUEST_CALLS[dice.number_below(GUEST_CALLS.len())];
-        (method, format!("{}{verb}", random_guest_path(dice, world)), form)
+        let (method, verb, form) = GUEST_CALLS[random.number_below(GUEST_CALLS.len())];
+        (method, format!("{}{verb}", random_guest_path(random, world)), form)
     };
     let request = LabRequest::new(method, &format!("/api2/{format}{path}")).with_token(TOKEN);
     if form.is_empty() { request } else { request.with_form(form) }
 }
 
 /// Usually the actual path of a guest, sometimes any path.
-fn random_guest_path(dice: &mut WalkRandom, world: &World) -> String {
-    let vmid = 100 + u32::try_from(dice.number_below(24)).unwrap_or(0);
-    let (node, kind) = (dice.pick_item(&["pve1", "pve2", "pve3", "localhost", "pve9"]), dice.pick_item(&["qemu", "lxc"]));
-    match world.guest_truth(vmid).filter(|_| dice.number_below(5) > 0) {
+fn random_guest_path(random: &mut WalkRandom, world: &World) -> String {
+    let vmid = 100 + u32::try_from(random.number_below(24)).unwrap_or(0);
+    let (node, kind) = (random.pick_item(&["pve1", "pve2", "pve3", "localhost", "pve9"]), random.pick_item(&["qemu", "lxc"]));
+    match world.guest_truth(vmid).filter(|_| random.number_below(5) > 0) {
         Some(truth) => format!("/nodes/{}/{}/{vmid}", truth.node, if truth.kind == LabGuestKind::Qemu { "qemu" } else { "lxc" }),
         None => format!("/nodes/{node}/{kind}/{vmid}"),
     }
 }
 
 fn seeded_world(seed: u64, flavour: Flavour) -> (World, u64) {
-    let mut setting = WorldSpec::from_seed(seed, WorldSize { nodes: 3, guests: 20 }, flavour);
-    setting.faults = FaultPlan::from_seed(seed, &setting, BadDay { span_ms: SPAN_MS, events: 25, per_thousand: 60 });
-    (World::new(&setting).unwrap_or_else(|error| panic!("{error}")), setting.start_ms)
+    let mut spec = WorldSpec::from_seed(seed, WorldSize { nodes: 3, guests: 20 }, flavour);
+    spec.faults = FaultPlan::from_seed(seed, &spec, BadDay { span_ms: SPAN_MS, events: 25, per_thousand: 60 });
+    (World::new(&spec).unwrap_or_else(|error| panic!("{error}")), spec.start_ms)
 }
 
 fn check_well_formed(answer: &LabResponse) -> Result<(), String> {
@@ -116,19 +116,19 @@ fn check_well_formed(answer: &LabResponse) -> Result<(), String> {
 /// Runs one sequence of requests; returns all responses as text.
 fn run_walk(seed: u64, flavour: Flavour) -> Vec<String> {
     let (mut world, start_ms) = seeded_world(seed, flavour);
-    let mut dice = WalkRandom(seed.wrapping_mul(2_654_435_761) | 1);
-    let mut told = Vec::new();
+    let mut random = WalkRandom(seed.wrapping_mul(2_654_435_761) | 1);
+    let mut lines = Vec::new();
     let mut now_ms = start_ms;
     while now_ms < start_ms + SPAN_MS {
-        let request = random_request(&mut dice, &world);
+        let request = random_request(&mut random, &world);
         let answer = world.answer(now_ms, &request);
         let verified = check_well_formed(&answer).and_then(|()| verify_response(flavour, &request, &answer).map(drop));
         verified.unwrap_or_else(|error| panic!("seed {seed}: {} {}: {error}: {answer:?}", request.method, request.path));
-        told.push(format!("{} {} {:?}", answer.status, answer.reason, String::from_utf8_lossy(&answer.body)));
-        now_ms += 500 + dice.number_below(9_000) as u64;
+        lines.push(format!("{} {} {:?}", answer.status, answer.reason, String::from_utf8_lossy(&answer.body)));
+        now_ms += 500 + random.number_below(9_000) as u64;
     }
     check_lists_match_truth(&mut world, now_ms + 60_000, seed);
-    told
+    lines
 }
 
 /// After the bad day, all lists and all guests' own paths match the truth.
@@ -146,18 +146,18 @@ fn check_lists_match_truth(world: &mut World, now_ms: u64, seed: u64) {
 /// Random faults on requests continue, so one good response among many is enough.
 fn read_until_ok(world: &mut World, now_ms: u64, path: &str) -> Value {
     let mut answers = (0..50).map(|_| world.answer(now_ms, &LabRequest::new("GET", path).with_token(TOKEN)));
-    let good = answers.find(|answer| answer.status == 200 && answer.delivery == WireDelivery::Deliver);
-    let body: Value = good.and_then(|answer| serde_json::from_slice(&answer.body).ok()).unwrap_or_default();
+    let success = answers.find(|answer| answer.status == 200 && answer.delivery == WireDelivery::Deliver);
+    let body: Value = success.and_then(|answer| serde_json::from_slice(&answer.body).ok()).unwrap_or_default();
     body["data"].clone()
 }
 
 #[test]
 fn random_requests_get_valid_responses_and_the_world_recovers() {
     for flavour in [Flavour::V7, Flavour::V8, Flavour::V9] {
-        let told: Vec<String> = (1..=20).flat_map(|seed| run_walk(seed, flavour)).collect();
-        let fine = told.iter().filter(|line| line.starts_with("200 ")).count();
+        let lines: Vec<String> = (1..=20).flat_map(|seed| run_walk(seed, flavour)).collect();
+        let accepted = lines.iter().filter(|line| line.starts_with("200 ")).count();
         // A run that gets only errors would prove nothing.
-        assert!(fine * 4 > told.len(), "{flavour:?}: {fine} of {}", told.len());
+        assert!(accepted * 4 > lines.len(), "{flavour:?}: {accepted} of {}", lines.len());
     }
 }
 

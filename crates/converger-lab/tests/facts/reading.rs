@@ -30,11 +30,11 @@ fn lock_tags_and_node_are_listed_immediately() {
 #[test]
 fn lists_show_the_qemu_state_where_status_current_shows_running() {
     in_every_release(|| {
-        for word in ["paused", "io-error", "prelaunch", "suspended"] {
-            let mut lab = FactsLab::new(&SMALL.replace("name: web,", &format!("name: web, state: {word},")));
-            assert_eq!(lab.resource_row(100)["status"], word);
+        for state in ["paused", "io-error", "prelaunch", "suspended"] {
+            let mut lab = FactsLab::new(&SMALL.replace("name: web,", &format!("name: web, state: {state},")));
+            assert_eq!(lab.resource_row(100)["status"], state);
             let status = lab.get("/nodes/pve1/qemu/100/status/current");
-            assert_eq!((&status["status"], &status["qmpstatus"]), (&"running".into(), &word.into()));
+            assert_eq!((&status["status"], &status["qmpstatus"]), (&"running".into(), &state.into()));
         }
         let mut lab = FactsLab::new(&SMALL.replace("name: dns,", "name: dns, state: running,"));
         assert_eq!(lab.resource_row(200)["status"], "running");
@@ -58,8 +58,8 @@ fn new_guests_are_unknown_and_unnamed_until_the_next_broadcast() {
 #[test]
 fn a_guest_without_a_name_is_shown_by_its_id() {
     in_every_release(|| {
-        let bare = SMALL.replace("name: web,", "bare: true,").replace("name: dns,", "bare: true,");
-        let mut lab = FactsLab::new(&bare);
+        let yaml = SMALL.replace("name: web,", "bare: true,").replace("name: dns,", "bare: true,");
+        let mut lab = FactsLab::new(&yaml);
         assert_eq!((&lab.resource_row(100)["name"], &lab.resource_row(200)["name"]), (&"VM 100".into(), &"CT200".into()));
         assert!(lab.get(CONFIG).get("name").is_none());
     });
@@ -126,11 +126,11 @@ fn pending_shows_current_values_pending_values_and_the_digest() {
     in_every_release(|| {
         let mut lab = FactsLab::new(&SMALL.replace("name: web,", "name: web, state: running,"));
         let in_sync = lab.get("/nodes/pve1/qemu/100/pending");
-        let waits = |items: &Value| {
+        let count_pending = |items: &Value| {
             let waiting = |item: &&Value| item.get("pending").is_some() || item.get("delete").is_some();
             items.as_array().into_iter().flatten().filter(waiting).count()
         };
-        assert_eq!(waits(&in_sync), 0);
+        assert_eq!(count_pending(&in_sync), 0);
         lab.run_ok("PUT", CONFIG, "cores=4&delete=net0,boot&sockets=2&description=now");
         let items = lab.get("/nodes/pve1/qemu/100/pending");
         let cores = find_item(&items, "key", "cores");

@@ -14,9 +14,9 @@ fn fill_template(template: &str, vmid: u32, node: &str) -> String {
 }
 
 fn prepare_lab(flavour: Flavour) -> FactsLab {
-    let mut setting = WorldSpec::from_seed(5, WorldSize { nodes: 2, guests: 12 }, flavour);
-    setting.guests.iter_mut().for_each(|guest| drop(guest.config.remove("lock")));
-    let mut lab = FactsLab::from_spec(&setting);
+    let mut spec = WorldSpec::from_seed(5, WorldSize { nodes: 2, guests: 12 }, flavour);
+    spec.guests.iter_mut().for_each(|guest| drop(guest.config.remove("lock")));
+    let mut lab = FactsLab::from_spec(&spec);
     lab.run_ok("POST", "/pools", "poolid=p");
     lab.run_ok("POST", "/access/groups", "groupid=team");
     lab.run_ok("POST", "/cluster/firewall/groups", "group=web");

@@ -43,7 +43,7 @@ fn tasks_can_fail_hang_and_warn() {
     in_every_release(|| {
         let mut lab = FactsLab::new(SMALL);
         let fault =
-            |nth, twist| TaskFault { kind: Some("qmstart".to_owned()), nth: Some(nth), effect: Some(twist), ..TaskFault::default() };
+            |nth, effect| TaskFault { kind: Some("qmstart".to_owned()), nth: Some(nth), effect: Some(effect), ..TaskFault::default() };
         lab.world.add_task_fault(fault(1, TaskFaultEffect::Fail("start failed: QEMU exited with code 1".to_owned())));
         lab.world.add_task_fault(fault(1, TaskFaultEffect::Warnings(2)));
         lab.world.add_task_fault(fault(1, TaskFaultEffect::Hang));
@@ -142,8 +142,8 @@ fn immediate_refusals_start_no_task() {
         refused(&mut lab, "POST", format!("{qemu}/status/reboot"), "", "VM 100 not running");
         refused(&mut lab, "PUT", format!("{lxc}/resize"), "disk=rootfs&size=4G", "disk is already at specified size");
         refused(&mut lab, "PUT", format!("{lxc}/resize"), "disk=rootfs&size=2G", "unable to shrink disk size");
-        let gone = "Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist";
-        refused(&mut lab, "DELETE", "/nodes/pve1/qemu/999".to_owned(), "", gone);
+        let missing_text = "Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist";
+        refused(&mut lab, "DELETE", "/nodes/pve1/qemu/999".to_owned(), "", missing_text);
         lab.apply_event(WorldEvent::Set(100, "protection".to_owned(), "1".to_owned()));
         refused(&mut lab, "DELETE", qemu.to_owned(), "", "can't remove VM 100 - protection mode enabled");
         lab.apply_event(WorldEvent::Set(100, "protection".to_owned(), String::new()));
@@ -165,8 +165,8 @@ fn completed_calls_may_return_an_error() {
     in_every_release(|| {
         let mut lab = FactsLab::new(SMALL);
         let reason = "can't lock file '/var/log/pve/tasks/.active.lock' - got timeout".to_owned();
-        let twist = Some(ResponseFault::After { status: 500, reason: reason.clone() });
-        lab.world.add_request_fault(RequestFault { method: Some("POST".to_owned()), fault: twist, ..RequestFault::default() });
+        let fault = Some(ResponseFault::After { status: 500, reason: reason.clone() });
+        lab.world.add_request_fault(RequestFault { method: Some("POST".to_owned()), fault, ..RequestFault::default() });
         let answer = lab.request("POST", "/nodes/pve1/qemu/100/status/start", "");
         assert_eq!((answer.status, answer.reason), (500, reason));
         assert_eq!(lab.get("/nodes/pve1/tasks?source=all").as_array().map(Vec::len), Some(1), "the worker runs nevertheless");
@@ -184,7 +184,7 @@ fn handler_errors_have_null_data_and_earlier_errors_no_body() {
         for body in [plain, extjs] {
             assert_eq!(body.get("data"), Some(&Value::Null), "{body}");
         }
-        let stranger = lab.with_token("root@pam!t=wrong").request("PUT", "/nodes/pve1/qemu/100/config", "cores=1");
-        assert_eq!((stranger.status, stranger.body), (401, Vec::new()));
+        let response = lab.with_token("root@pam!t=wrong").request("PUT", "/nodes/pve1/qemu/100/config", "cores=1");
+        assert_eq!((response.status, response.body), (401, Vec::new()));
     });
 }

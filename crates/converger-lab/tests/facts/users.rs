@@ -6,8 +6,8 @@ use serde_json::json;
 use crate::lab::{FactsLab, SMALL, response_data};
 
 fn lab_with_users(flavour: u8) -> FactsLab {
-    let people = "users: { ops@pve: { password: old-secret }, root@pam: { password: roots } }\ngroups: { team: [ops@pve] }\n";
-    FactsLab::new(&format!("{SMALL}flavour: {flavour}\n{people}"))
+    let users_yaml = "users: { ops@pve: { password: old-secret }, root@pam: { password: roots } }\ngroups: { team: [ops@pve] }\n";
+    FactsLab::new(&format!("{SMALL}flavour: {flavour}\n{users_yaml}"))
 }
 
 /// Sends a request with the ticket of a user who has logged in.
@@ -90,9 +90,9 @@ fn roles_accept_only_privileges_of_the_release() {
 #[test]
 fn token_secrets_are_shown_once_and_can_be_regenerated_since_release_9() {
     let mut lab = lab_with_users(9);
-    let made = lab.run_ok("POST", "/access/users/ops@pve/token/ci", "comment=robot");
-    let secret = made["value"].as_str().unwrap_or_default().to_owned();
-    assert_eq!((made["full-tokenid"].as_str(), secret.len()), (Some("ops@pve!ci"), 36));
+    let created = lab.run_ok("POST", "/access/users/ops@pve/token/ci", "comment=robot");
+    let secret = created["value"].as_str().unwrap_or_default().to_owned();
+    assert_eq!((created["full-tokenid"].as_str(), secret.len()), (Some("ops@pve!ci"), 36));
     assert_eq!(lab.get("/access/users/ops@pve/token/ci"), json!({ "comment": "robot", "expire": 0, "privsep": 1 }));
     assert_eq!(lab.request_error("POST", "/access/users/ops@pve/token/ci", ""), "400 Parameter verification failed.");
     let changed = lab.run_ok("PUT", "/access/users/ops@pve/token/ci", "privsep=0");

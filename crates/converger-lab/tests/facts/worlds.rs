@@ -5,7 +5,7 @@ use converger_lab::{Flavour, LabRequest, World, WorldSize, WorldSpec};
 use crate::lab::{FactsLab, SMALL};
 
 fn spec_error(yaml: &str) -> String {
-    match WorldSpec::from_yaml(yaml).and_then(|setting| World::new(&setting).map(|_| ())) {
+    match WorldSpec::from_yaml(yaml).and_then(|spec| World::new(&spec).map(|_| ())) {
         Err(error) => error,
         Ok(()) => panic!("must be refused: {yaml}"),
     }
@@ -41,8 +41,8 @@ fn node_names_must_be_host_names() {
         assert!(error.contains("is not a valid node name"), "{name:?}: {error}");
     }
     for name in ["pve1", "PVE-1", "3com", &long[1..]] {
-        let setting = WorldSpec::from_yaml(&format!("nodes: {{ \"{name}\": {{}} }}\n")).expect("a setting");
-        assert!(World::new(&setting).is_ok(), "{name}");
+        let spec = WorldSpec::from_yaml(&format!("nodes: {{ \"{name}\": {{}} }}\n")).expect("a setting");
+        assert!(World::new(&spec).is_ok(), "{name}");
     }
 }
 
@@ -78,19 +78,19 @@ fn seeded_lab(seed: u64) -> FactsLab {
 /// A lab that is restarted an hour later must have the same guests, because they may be declared and pinned.
 #[test]
 fn restarted_worlds_have_the_same_guests() {
-    let setting = WorldSpec::from_seed(1, WorldSize { nodes: 2, guests: 4 }, Flavour::V9);
-    let later = WorldSpec { start_ms: setting.start_ms + 3_600_000, ..setting.clone() };
-    let marks = |setting: &WorldSpec| {
-        let guests = &setting.guests;
+    let spec = WorldSpec::from_seed(1, WorldSize { nodes: 2, guests: 4 }, Flavour::V9);
+    let later = WorldSpec { start_ms: spec.start_ms + 3_600_000, ..spec.clone() };
+    let marks = |spec: &WorldSpec| {
+        let guests = &spec.guests;
         let of = |vmid: u32| {
-            FactsLab::from_spec(setting)
+            FactsLab::from_spec(spec)
                 .world
                 .guest_truth(vmid)
                 .map(|truth| (truth.config.get("meta").cloned(), truth.config.get("smbios1").cloned()))
         };
         guests.iter().map(|guest| of(guest.vmid)).collect::<Vec<_>>()
     };
-    assert_eq!(marks(&setting), marks(&later));
+    assert_eq!(marks(&spec), marks(&later));
 }
 
 #[test]

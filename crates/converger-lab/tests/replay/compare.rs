@@ -56,8 +56,8 @@ fn compare_json(wanted: &Value, text: &str) -> Result<(), String> {
 }
 
 /// Whether two values agree; the error names the position.
-fn compare_value(place: &str, wanted: &Value, found: &Value) -> Result<(), String> {
-    let differs = || Err(format!("{place}: expected {wanted}, got {found}"));
+fn compare_value(path: &str, wanted: &Value, found: &Value) -> Result<(), String> {
+    let differs = || Err(format!("{path}: expected {wanted}, got {found}"));
     match (wanted, found) {
         (Value::String(marker), _) if marker.starts_with('<') => {
             if matches_marker(marker, found) {
@@ -75,62 +75,62 @@ fn compare_value(place: &str, wanted: &Value, found: &Value) -> Result<(), Strin
         }
         // The recorded list had items; an empty list would agree with everything.
         (Value::Object(wanted), Value::Array(items)) if wanted.contains_key("<each>") && !items.is_empty() => {
-            items.iter().enumerate().try_for_each(|(index, item)| compare_item_keys(&format!("{place}[{index}]"), &wanted["<each>"], item))
+            items.iter().enumerate().try_for_each(|(index, item)| compare_item_keys(&format!("{path}[{index}]"), &wanted["<each>"], item))
         }
-        (Value::Object(_), Value::Object(_)) => compare_object(place, wanted, found),
-        (Value::Array(wanted), Value::Array(found)) => compare_list(place, wanted, found),
+        (Value::Object(_), Value::Object(_)) => compare_object(path, wanted, found),
+        (Value::Array(wanted), Value::Array(found)) => compare_list(path, wanted, found),
         _ if wanted == found => Ok(()),
         _ => differs(),
     }
 }
 
-fn compare_object(place: &str, wanted: &Value, found: &Value) -> Result<(), String> {
+fn compare_object(path: &str, wanted: &Value, found: &Value) -> Result<(), String> {
     let (Value::Object(wanted), Value::Object(found)) = (wanted, found) else { return Ok(()) };
     if let Some(key) = found.keys().find(|key| !wanted.contains_key(*key)) {
-        return Err(format!("{place}: unexpected `{key}`: {}", found[key]));
+        return Err(format!("{path}: unexpected `{key}`: {}", found[key]));
     }
     for (key, inner) in wanted {
-        let Some(here) = found.get(key) else { return Err(format!("{place}: `{key}` is missing, expected {inner}")) };
-        compare_value(&format!("{place}.{key}"), inner, here)?;
+        let Some(value) = found.get(key) else { return Err(format!("{path}: `{key}` is missing, expected {inner}")) };
+        compare_value(&format!("{path}.{key}"), inner, value)?;
     }
     Ok(())
 }
 
 /// Compares a list item that is described by its keys; `name?` may be absent.
-fn compare_item_keys(place: &str, wanted: &Value, found: &Value) -> Result<(), String> {
-    let (Value::Object(wanted), Value::Object(found)) = (wanted, found) else { return Err(format!("{place}: not an object")) };
+fn compare_item_keys(path: &str, wanted: &Value, found: &Value) -> Result<(), String> {
+    let (Value::Object(wanted), Value::Object(found)) = (wanted, found) else { return Err(format!("{path}: not an object")) };
     let known = |key: &String| wanted.contains_key(key) || wanted.contains_key(&format!("{key}?"));
     if let Some(key) = found.keys().find(|key| !known(key)) {
-        return Err(format!("{place}: unexpected `{key}`"));
+        return Err(format!("{path}: unexpected `{key}`"));
     }
     for (key, marker) in wanted {
         match (found.get(key.trim_end_matches('?')), key.ends_with('?')) {
-            (Some(here), _) => compare_value(&format!("{place}.{key}"), marker, here)?,
+            (Some(value), _) => compare_value(&format!("{path}.{key}"), marker, value)?,
             (None, true) => {}
-            (None, false) => return Err(format!("{place}: `{key}` is missing")),
+            (None, false) => return Err(format!("{path}: `{key}` is missing")),
         }
     }
     Ok(())
 }
 
 /// Each expected item consumes the first one that agrees with it.
-fn compare_list(place: &str, wanted: &[Value], found: &[Value]) -> Result<(), String> {
+fn compare_list(path: &str, wanted: &[Value], found: &[Value]) -> Result<(), String> {
     let mut rest: Vec<&Value> = found.iter().collect();
     for item in wanted {
-        match rest.iter().position(|candidate| compare_value(place, item, candidate).is_ok()) {
+        match rest.iter().position(|candidate| compare_value(path, item, candidate).is_ok()) {
             Some(index) => drop(rest.remove(index)),
-            None => return Err(nearest_difference(place, item, &rest)),
+            None => return Err(nearest_difference(path, item, &rest)),
         }
     }
-    if rest.is_empty() { Ok(()) } else { Err(format!("{place}: unexpected items {rest:?}")) }
+    if rest.is_empty() { Ok(()) } else { Err(format!("{path}: unexpected items {rest:?}")) }
 }
 
 /// Why the most similar candidate does not agree, for the report.
-fn nearest_difference(place: &str, item: &Value, rest: &[&Value]) -> String {
+fn nearest_difference(path: &str, item: &Value, rest: &[&Value]) -> String {
     let same = |key: &str| rest.iter().find(|candidate| item.get(key).is_some() && candidate.get(key) == item.get(key));
     let candidate = ["key", "vmid", "name", "id", "n", "storage", "node"].iter().find_map(|key| same(key));
-    let detail = candidate.and_then(|candidate| compare_value(place, item, candidate).err());
-    detail.unwrap_or_else(|| format!("{place}: nothing agrees with {item} among {rest:?}"))
+    let detail = candidate.and_then(|candidate| compare_value(path, item, candidate).err());
+    detail.unwrap_or_else(|| format!("{path}: nothing agrees with {item} among {rest:?}"))
 }
 
 fn matches_marker(marker: &str, found: &Value) -> bool {
@@ -149,9 +149,9 @@ fn matches_marker(marker: &str, found: &Value) -> bool {
 }
 
 fn sort_words(text: &str) -> String {
-    let mut words: Vec<&str> = text.split(',').collect();
-    words.sort_unstable();
-    words.join(",")
+    let mut parts: Vec<&str> = text.split(',').collect();
+    parts.sort_unstable();
+    parts.join(",")
 }
 
 /// Whether a text agrees with a pattern that contains [`ANY_RUN`].

@@ -72,8 +72,8 @@ fn parse_exchange(block: &str) -> RecordedExchange {
     let mut lines = block.trim().lines();
     let head = lines.next().and_then(|line| line.strip_prefix("@ ")).unwrap_or_else(|| panic!("a block must start with @: {block}"));
     let mut words = head.split(' ');
-    let mut word = || words.next().unwrap_or_default().to_owned();
-    let (number, label, at) = (word(), word(), word());
+    let mut next_word = || words.next().unwrap_or_default().to_owned();
+    let (number, label, at) = (next_word(), next_word(), next_word());
     let mut found = RecordedExchange {
         number: number.parse().unwrap_or(0),
         label,
@@ -125,8 +125,8 @@ fn parse_timed_event(rest: &str, make: fn(u64, Value) -> BeforeRequest) -> Befor
 fn parse_request(wanted: &mut RecordedRequest, rest: &str) {
     let (rest, entry) = rest.split_once(" via ").map_or((rest, None), |(rest, entry)| (rest, Some(entry.to_owned())));
     let mut words = rest.splitn(3, ' ').map(str::to_owned);
-    let mut word = || words.next().unwrap_or_default();
-    (wanted.user, wanted.method, wanted.path, wanted.entry) = (word(), word(), word(), entry);
+    let mut next_word = || words.next().unwrap_or_default();
+    (wanted.user, wanted.method, wanted.path, wanted.entry) = (next_word(), next_word(), next_word(), entry);
 }
 
 fn parse_response(rest: &str) -> ExpectedOutcome {
@@ -142,8 +142,8 @@ fn parse_response(rest: &str) -> ExpectedOutcome {
     }
 }
 
-fn new_wire(is_plain: bool, said: &str) -> ExpectedWire {
-    ExpectedWire { is_plain, sent: parse_json(said).as_str().unwrap_or_default().to_owned(), answers: Vec::new(), closed_ms: 0 }
+fn new_wire(is_plain: bool, text: &str) -> ExpectedWire {
+    ExpectedWire { is_plain, sent: parse_json(text).as_str().unwrap_or_default().to_owned(), answers: Vec::new(), closed_ms: 0 }
 }
 
 fn parse_wire_line(exchange: &mut RecordedExchange, letter: &str, rest: &str) {

@@ -34,9 +34,9 @@ fn the_lab_answers_as_proxmox_did() {
     let mut uncovered: BTreeMap<u32, String> = BTreeMap::new();
     let mut wrong: BTreeMap<u32, String> = BTreeMap::new();
     let mut covered = 0;
-    for (setting, text) in servers {
+    for (yaml, text) in servers {
         let exchanges = fixture::parse_fixture(text);
-        let answers = play::play_exchanges(setting, &exchanges);
+        let answers = play::play_exchanges(yaml, &exchanges);
         for (exchange, answer) in exchanges.iter().zip(answers) {
             let RecordedExchange { number, label, .. } = exchange;
             match (&exchange.outcome, answer) {

@@ -30,10 +30,10 @@ struct ReplayStage {
 }
 
 /// Replays all exchanges; returns their results in the same order.
-pub(crate) fn play_exchanges(setting: &str, exchanges: &[RecordedExchange]) -> Vec<Result<(), String>> {
-    let setting = WorldSpec::from_yaml(setting).unwrap_or_else(|error| panic!("{error}"));
-    let world = World::new(&setting).unwrap_or_else(|error| panic!("{error}"));
-    let start_ms = setting.start_ms;
+pub(crate) fn play_exchanges(yaml: &str, exchanges: &[RecordedExchange]) -> Vec<Result<(), String>> {
+    let spec = WorldSpec::from_yaml(yaml).unwrap_or_else(|error| panic!("{error}"));
+    let world = World::new(&spec).unwrap_or_else(|error| panic!("{error}"));
+    let start_ms = spec.start_ms;
     let mut stage =
         ReplayStage { world, start_ms, now_ms: start_ms, upids: BTreeMap::new(), digests: BTreeMap::new(), macs: BTreeMap::new() };
     exchanges.iter().map(|exchange| play_exchange(&mut stage, exchange)).collect()
@@ -64,10 +64,10 @@ fn play_exchange(stage: &mut ReplayStage, exchange: &RecordedExchange) -> Result
 
 fn apply_before(stage: &mut ReplayStage, before: &BeforeRequest) -> Result<(), String> {
     match before {
-        BeforeRequest::Act(at_ms, act) => {
-            let act: WorldEvent = serde_json::from_value(act.clone()).map_err(|error| format!("{act}: {error}"))?;
+        BeforeRequest::Act(at_ms, event) => {
+            let event: WorldEvent = serde_json::from_value(event.clone()).map_err(|error| format!("{event}: {error}"))?;
             stage.now_ms = stage.now_ms.max(stage.start_ms + at_ms);
-            stage.world.apply_event(stage.now_ms, act);
+            stage.world.apply_event(stage.now_ms, event);
         }
         BeforeRequest::Guest(at_ms, guest) => {
             let guest: GuestSpec = serde_json::from_value(guest.clone()).map_err(|error| format!("{guest}: {error}"))?;

@@ -28,19 +28,19 @@ pub(crate) fn play_wire(world: &mut World, wire: &ExpectedWire) -> Result<(), St
 async fn exchange_bytes<S: AsyncRead + AsyncWrite + Unpin>(mut caller: TestClient<S>, wire: &ExpectedWire) -> Result<(), String> {
     caller.send(&wire.sent).await;
     for (lines, body) in &wire.answers {
-        let heard = caller.read_response().await.ok_or("the connection closed before the response")?;
-        compare_response(lines, body, &heard)?;
+        let response = caller.read_response().await.ok_or("the connection closed before the response")?;
+        compare_response(lines, body, &response)?;
     }
     let closed_ms = caller.closed_after_ms().await;
     if closed_ms == wire.closed_ms { Ok(()) } else { Err(format!("closed after {closed_ms} ms, expected after {}", wire.closed_ms)) }
 }
 
-fn compare_response(lines: &[String], body: &ExpectedBody, heard: &ReceivedResponse) -> Result<(), String> {
-    let headers = heard.headers.iter().map(|(name, value)| format!("{name}: {value}"));
-    let found: Vec<String> = std::iter::once(heard.line.clone()).chain(headers).collect();
+fn compare_response(lines: &[String], body: &ExpectedBody, response: &ReceivedResponse) -> Result<(), String> {
+    let headers = response.headers.iter().map(|(name, value)| format!("{name}: {value}"));
+    let found: Vec<String> = std::iter::once(response.line.clone()).chain(headers).collect();
     let agree = lines.len() == found.len() && lines.iter().zip(&found).all(|(wanted, found)| matches_text(wanted, found));
     if !agree {
         return Err(format!("expected {lines:?}, got {found:?}"));
     }
-    compare_body(body, &heard.body)
+    compare_body(body, &response.body)
 }

@@ -6,12 +6,12 @@ use tokio::io::AsyncWriteExt;
 use crate::lab::{ReceivedResponse, StreamLab, TOKEN, TestClient, WORLD, get_request, put_request, run_paused};
 
 /// Checks the `Connection` headers of a response, and after how long the connection closes.
-async fn check_connection(lab: &StreamLab, request: &str, said: &[&str], closed_ms: u128) -> ReceivedResponse {
+async fn check_connection(lab: &StreamLab, request: &str, expected: &[&str], closed_ms: u128) -> ReceivedResponse {
     let mut caller = lab.connect().await;
-    let heard = caller.request(request).await;
-    assert_eq!(heard.header_values("Connection"), said, "{request}");
+    let response = caller.request(request).await;
+    assert_eq!(response.header_values("Connection"), expected, "{request}");
     assert_eq!(caller.closed_after_ms().await, closed_ms, "{request}");
-    heard
+    response
 }
 
 #[test]
@@ -28,8 +28,8 @@ fn connections_stay_open_for_five_seconds() {
 fn errors_close_the_connection() {
     run_paused(async {
         let lab = StreamLab::new();
-        let heard = check_connection(&lab, &get_request("/nosuch"), &["close"], 0).await;
-        assert_eq!(heard.line, "HTTP/1.1 501 Method 'GET /nosuch' not implemented");
+        let response = check_connection(&lab, &get_request("/nosuch"), &["close"], 0).await;
+        assert_eq!(response.line, "HTTP/1.1 501 Method 'GET /nosuch' not implemented");
         check_connection(&lab, &get_request("/nodes/a/qemu/999/config"), &["close"], 0).await;
         check_connection(&lab, &put_request("/nodes/b/qemu/101/config", "cores=x"), &["close"], 0).await;
     });
@@ -57,9 +57,9 @@ fn the_hundredth_response_closes_the_connection() {
         let lab = StreamLab::new();
         let mut caller = lab.connect().await;
         for number in 1..=100 {
-            let heard = caller.request(&get_request("/version")).await;
-            let said = if number == 100 { "close" } else { "Keep-Alive" };
-            assert_eq!(heard.header_values("Connection"), [said], "request {number}");
+            let response = caller.request(&get_request("/version")).await;
+            let expected = if number == 100 { "close" } else { "Keep-Alive" };
+            assert_eq!(response.header_values("Connection"), [expected], "request {number}");
         }
         assert_eq!(caller.closed_after_ms().await, 0);
         assert_eq!(lab.requests(), 100);
@@ -83,8 +83,8 @@ fn pipelined_requests_are_answered_in_order() {
             )
             .await;
         let mut lines = Vec::new();
-        while let Some(heard) = caller.read_response().await {
-            lines.push(heard.line);
+        while let Some(response) = caller.read_response().await {
+            lines.push(response.line);
         }
         assert_eq!(lines, ["HTTP/1.1 200 OK", "HTTP/1.1 200 OK", "HTTP/1.1 501 Method 'GET /nosuch' not implemented"]);
         assert_eq!(lab.requests(), 3, "requests after the closing response are not read");
@@ -100,8 +100,8 @@ fn requests_may_arrive_during_a_slow_response() {
         caller.send(login).await;
         tokio::time::sleep(std::time::Duration::from_secs(1)).await;
         caller.send(&get_request("/version")).await;
-        let heard = caller.read_response().await.expect("an answer");
-        assert_eq!((heard.line.as_str(), heard.header_values("Content-Length")), ("HTTP/1.1 401 No ticket", vec![]));
+        let response = caller.read_response().await.expect("an answer");
+        assert_eq!((response.line.as_str(), response.header_values("Content-Length")), ("HTTP/1.1 401 No ticket", vec![]));
         assert_eq!(lab.requests(), 1, "an error closes the connection");
     });
 }
@@ -116,7 +116,7 @@ fn half_closed_connections_still_get_their_response() {
             let mut caller = lab.connect().await;
             caller.send(&request).await;
             caller.stream.shutdown().await.expect("half closed");
-            assert_eq!(caller.read_response().await.map(|heard| heard.line).as_deref(), Some(line));
+            assert_eq!(caller.read_response().await.map(|response| response.line).as_deref(), Some(line));
             assert_eq!(caller.closed_after_ms().await, 0);
         }
     });

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use crate::lab::{ReceivedResponse, StreamLab, TestClient, WORLD, get_request, put_request, run_paused};
 
 /// A lab in which the fault applies to every request.
-fn lab_with_fault_script(twist: &str) -> StreamLab {
-    StreamLab::from_yaml(&format!("{WORLD}faults: {{ requests: [{{ twist: {twist} }}] }}\n"), ClockMode::Real { speed: 1 })
+fn lab_with_fault_script(fault: &str) -> StreamLab {
+    StreamLab::from_yaml(&format!("{WORLD}faults: {{ requests: [{{ twist: {fault} }}] }}\n"), ClockMode::Real { speed: 1 })
 }
 
 async fn request_once(lab: &StreamLab, request: &str) -> Option<ReceivedResponse> {
@@ -27,10 +27,10 @@ fn has_onboot(lab: &StreamLab) -> bool {
 #[test]
 fn lost_requests_and_responses_close_the_connection_silently() {
     run_paused(async {
-        for (twist, happened) in [("lost-before", false), ("lost-after", true)] {
-            let lab = lab_with_fault_script(twist);
+        for (fault, happened) in [("lost-before", false), ("lost-after", true)] {
+            let lab = lab_with_fault_script(fault);
             assert_eq!(request_once(&lab, &put_request("/nodes/a/qemu/100/config", "onboot=1")).await, None);
-            assert_eq!(has_onboot(&lab), happened, "{twist}");
+            assert_eq!(has_onboot(&lab), happened, "{fault}");
         }
     });
 }
@@ -38,9 +38,9 @@ fn lost_requests_and_responses_close_the_connection_silently() {
 #[test]
 fn truncated_responses_announce_their_full_length() {
     run_paused(async {
-        let heard = request_once(&lab_with_fault_script("{ truncated: 5 }"), &get_request("/version")).await.expect("a head");
-        assert_eq!(heard.body_text(), "{\"dat");
-        assert!(heard.header_values("Content-Length")[0].parse::<usize>().expect("a number") > 5);
+        let response = request_once(&lab_with_fault_script("{ truncated: 5 }"), &get_request("/version")).await.expect("a head");
+        assert_eq!(response.body_text(), "{\"dat");
+        assert!(response.header_values("Content-Length")[0].parse::<usize>().expect("a number") > 5);
     });
 }
 
@@ -51,12 +51,12 @@ fn dripped_responses_are_slow_and_complete() {
         let mut caller = lab.connect().await;
         caller.send(&get_request("/version")).await;
         let began = Instant::now();
-        let heard = caller.read_response().await.expect("an answer");
-        assert!(heard.body_text().ends_with('}') && heard.body_text().starts_with("{\"data\""), "{}", heard.body_text());
-        let bytes = heard.body.len()
-            + heard.line.len()
+        let response = caller.read_response().await.expect("an answer");
+        assert!(response.body_text().ends_with('}') && response.body_text().starts_with("{\"data\""), "{}", response.body_text());
+        let bytes = response.body.len()
+            + response.line.len()
             + 2
-            + heard.headers.iter().map(|(name, value)| name.len() + value.len() + 4).sum::<usize>()
+            + response.headers.iter().map(|(name, value)| name.len() + value.len() + 4).sum::<usize>()
             + 2;
         assert_eq!(began.elapsed().as_millis(), 700 * (bytes as u128).div_ceil(10).saturating_sub(1));
         assert_eq!(caller.request(&get_request("/version")).await.line, "HTTP/1.1 200 OK", "the connection stays open");
@@ -78,14 +78,18 @@ fn dripped_responses_are_slow_even_with_a_virtual_clock() {
 fn floods_have_their_announced_length_and_are_valid_json() {
     run_paused(async {
         let bytes = 8_000_000;
-        let heard = request_once(&lab_with_fault_script(&format!("{{ flood: {{ bytes: {bytes} }} }}")), &get_request("/version"))
+        let response = request_once(&lab_with_fault_script(&format!("{{ flood: {{ bytes: {bytes} }} }}")), &get_request("/version"))
             .await
             .expect("an answer");
-        assert_eq!((heard.header_values("Content-Length"), heard.body.len()), (vec!["8000000"], bytes));
-        assert!(serde_json::from_slice::<serde_json::Value>(&heard.body).is_ok());
-        let silent = lab_with_fault_script(&format!("{{ flood: {{ bytes: {bytes}, unannounced: true }} }}"));
-        let heard = request_once(&silent, &get_request("/version")).await.expect("an answer");
-        assert_eq!((heard.header_values("Content-Length"), heard.body.len()), (vec![], bytes), "the end of the connection ends the body");
+        assert_eq!((response.header_values("Content-Length"), response.body.len()), (vec!["8000000"], bytes));
+        assert!(serde_json::from_slice::<serde_json::Value>(&response.body).is_ok());
+        let unannounced_lab = lab_with_fault_script(&format!("{{ flood: {{ bytes: {bytes}, unannounced: true }} }}"));
+        let response = request_once(&unannounced_lab, &get_request("/version")).await.expect("an answer");
+        assert_eq!(
+            (response.header_values("Content-Length"), response.body.len()),
+            (vec![], bytes),
+            "the end of the connection ends the body"
+        );
     });
 }
 
@@ -93,9 +97,9 @@ fn floods_have_their_announced_length_and_are_valid_json() {
 fn clients_may_abandon_a_flood() {
     run_paused(async {
         let lab = StreamLab::with_fault(ResponseFault::Flood { bytes: u64::MAX, unannounced: false });
-        let (here, there) = tokio::io::duplex(1024);
-        let served = tokio::spawn(lab.server.serve_stream("a", there));
-        let stream = lab.tls.connect(crate::lab::server_name("localhost"), here).await.expect("TLS");
+        let (client_stream, server_stream) = tokio::io::duplex(1024);
+        let served = tokio::spawn(lab.server.serve_stream("a", server_stream));
+        let stream = lab.tls.connect(crate::lab::server_name("localhost"), client_stream).await.expect("TLS");
         let mut caller = TestClient::new(stream);
         caller.send(&get_request("/version")).await;
         assert_eq!(caller.read_head().await.expect("a head").header_values("Content-Length"), ["18446744073709551615"]);
@@ -108,12 +112,12 @@ fn clients_may_abandon_a_flood() {
 fn gzip_bombs_are_small_and_sent_without_accept_encoding() {
     run_paused(async {
         let lab = lab_with_fault_script("{ gzip-bomb: 50000000 }");
-        let heard = request_once(&lab, &get_request("/version")).await.expect("an answer");
-        assert_eq!(heard.header_values("Content-Encoding"), ["gzip"]);
-        assert_eq!(heard.header_values("Content-Length"), [heard.body.len().to_string()]);
-        assert!(heard.body.len() < 100_000, "{}", heard.body.len());
+        let response = request_once(&lab, &get_request("/version")).await.expect("an answer");
+        assert_eq!(response.header_values("Content-Encoding"), ["gzip"]);
+        assert_eq!(response.header_values("Content-Length"), [response.body.len().to_string()]);
+        assert!(response.body.len() < 100_000, "{}", response.body.len());
         let mut unpacked = Vec::new();
-        flate2::read::GzDecoder::new(heard.body.as_slice()).read_to_end(&mut unpacked).expect("gzip");
+        flate2::read::GzDecoder::new(response.body.as_slice()).read_to_end(&mut unpacked).expect("gzip");
         assert_eq!(unpacked.len(), 50_000_000);
     });
 }
@@ -122,9 +126,9 @@ fn gzip_bombs_are_small_and_sent_without_accept_encoding() {
 fn redirects_name_the_target_and_change_nothing() {
     run_paused(async {
         let lab = lab_with_fault_script("{ redirect: 'https://elsewhere.invalid/x' }");
-        let heard = request_once(&lab, &put_request("/nodes/a/qemu/100/config", "onboot=1")).await.expect("an answer");
+        let response = request_once(&lab, &put_request("/nodes/a/qemu/100/config", "onboot=1")).await.expect("an answer");
         assert_eq!(
-            (heard.line.as_str(), heard.header_values("Location")),
+            (response.line.as_str(), response.header_values("Location")),
             ("HTTP/1.1 301 Moved Permanently", vec!["https://elsewhere.invalid/x"])
         );
         assert!(!has_onboot(&lab));
@@ -135,9 +139,9 @@ fn redirects_name_the_target_and_change_nothing() {
 fn substitute_responses_replace_status_and_body() {
     run_paused(async {
         let lab = lab_with_fault_script("{ instead: { status: 502, reason: Bad Gateway, body: '<html>', html: true } }");
-        let heard = request_once(&lab, &get_request("/version")).await.expect("an answer");
-        assert_eq!((heard.line.as_str(), heard.body_text().as_str()), ("HTTP/1.1 502 Bad Gateway", "<html>"));
-        assert_eq!(heard.header_values("Content-Type"), ["text/html;charset=UTF-8"]);
+        let response = request_once(&lab, &get_request("/version")).await.expect("an answer");
+        assert_eq!((response.line.as_str(), response.body_text().as_str()), ("HTTP/1.1 502 Bad Gateway", "<html>"));
+        assert_eq!(response.header_values("Content-Type"), ["text/html;charset=UTF-8"]);
     });
 }
 

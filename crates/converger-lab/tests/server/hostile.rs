@@ -70,8 +70,8 @@ fn endless_lines_close_the_connection() {
     run_paused(async {
         let lab = StreamLab::new();
         let long = |bytes: usize| format!("GET /{} HTTP/1.1\r\n{TOKEN}\r\n", "a".repeat(bytes));
-        let heard = lab.connect().await.request(&long(60_000)).await;
-        assert!(heard.line.starts_with("HTTP/1.1 500 no such file '/aaa"), "{}", heard.line);
+        let response = lab.connect().await.request(&long(60_000)).await;
+        assert!(response.line.starts_with("HTTP/1.1 500 no such file '/aaa"), "{}", response.line);
         let mut caller = lab.connect().await;
         let _ = caller.try_send(long(200_000).as_bytes()).await;
         assert_eq!(caller.closed_after_ms().await, 0);
@@ -85,10 +85,10 @@ fn slow_senders_are_closed_after_a_minute() {
         let lab = StreamLab::new();
         let mut caller = lab.connect_plain();
         let began = Instant::now();
-        let mut said = 0;
-        while said < 1_000 && caller.try_send(b"a").await.is_ok() {
+        let mut sent_bytes = 0;
+        while sent_bytes < 1_000 && caller.try_send(b"a").await.is_ok() {
             sleep(Duration::from_secs(4)).await;
-            said += 1;
+            sent_bytes += 1;
         }
         assert!((60..=68).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
         let mut caller = lab.connect().await;
@@ -119,9 +119,9 @@ fn missing_bodies_close_the_connection() {
 fn clients_that_do_not_read_are_closed_after_five_seconds() {
     run_paused(async {
         let lab = StreamLab::with_fault(ResponseFault::Flood { bytes: 600_000_000, unannounced: false });
-        let (here, there) = duplex(PIPE_BYTES);
-        let served = tokio::spawn(lab.server.serve_stream("a", there));
-        let stream = lab.tls.connect(crate::lab::server_name("localhost"), here).await.expect("TLS");
+        let (client_stream, server_stream) = duplex(PIPE_BYTES);
+        let served = tokio::spawn(lab.server.serve_stream("a", server_stream));
+        let stream = lab.tls.connect(crate::lab::server_name("localhost"), client_stream).await.expect("TLS");
         let mut caller = TestClient::new(stream);
         caller.send(&get_request("/version")).await;
         let began = Instant::now();
@@ -135,9 +135,9 @@ fn clients_that_do_not_read_are_closed_after_five_seconds() {
 fn disconnected_clients_are_dropped_during_a_slow_response() {
     run_paused(async {
         let lab = StreamLab::with_fault(ResponseFault::Slow(3_600_000));
-        let (here, there) = duplex(PIPE_BYTES);
-        let served = tokio::spawn(lab.server.serve_stream("a", there));
-        let stream = lab.tls.connect(crate::lab::server_name("localhost"), here).await.expect("TLS");
+        let (client_stream, server_stream) = duplex(PIPE_BYTES);
+        let served = tokio::spawn(lab.server.serve_stream("a", server_stream));
+        let stream = lab.tls.connect(crate::lab::server_name("localhost"), client_stream).await.expect("TLS");
         let mut caller = TestClient::new(stream);
         caller.send(&get_request("/version")).await;
         sleep(Duration::from_secs(1)).await;
@@ -165,8 +165,8 @@ fn request_floods_without_reading_are_bounded() {
         let lab = StreamLab::from_yaml(WORLD, ClockMode::Virtual { step_ms: 1 });
         let mut caller = lab.connect().await;
         let many = get_request("/version").repeat(5_000);
-        let said = tokio::time::timeout(Duration::from_secs(60), caller.try_send(many.as_bytes())).await;
-        assert!(matches!(said, Ok(Err(_))), "the server stops reading, then closes the connection: {said:?}");
+        let sent = tokio::time::timeout(Duration::from_secs(60), caller.try_send(many.as_bytes())).await;
+        assert!(matches!(sent, Ok(Err(_))), "the server stops reading, then closes the connection: {sent:?}");
         assert!(lab.requests() <= 100, "{}", lab.requests());
         let _ = caller.stream.shutdown().await;
     });

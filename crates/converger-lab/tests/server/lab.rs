@@ -80,25 +80,25 @@ impl StreamLab {
     }
 
     pub(crate) fn from_yaml(yaml: &str, clock: ClockMode) -> Self {
-        let setting = WorldSpec::from_yaml(yaml).unwrap_or_else(|error| panic!("{error}"));
-        let world = World::new(&setting).unwrap_or_else(|error| panic!("{error}"));
+        let spec = WorldSpec::from_yaml(yaml).unwrap_or_else(|error| panic!("{error}"));
+        let world = World::new(&spec).unwrap_or_else(|error| panic!("{error}"));
         let identity = test_certificates();
         let tls = trusting_connector(&identity);
         Self { server: LabServer::from_world(world, server_options(clock, identity)).expect("a server"), tls, node: "a" }
     }
 
     /// A lab with this fault on every request.
-    pub(crate) fn with_fault(twist: ResponseFault) -> Self {
+    pub(crate) fn with_fault(fault: ResponseFault) -> Self {
         let lab = Self::new();
-        lab.server.world().lock().add_request_fault(RequestFault { fault: Some(twist), ..RequestFault::default() });
+        lab.server.world().lock().add_request_fault(RequestFault { fault: Some(fault), ..RequestFault::default() });
         lab
     }
 
     /// Connects without TLS.
     pub(crate) fn connect_plain(&self) -> TestClient<DuplexStream> {
-        let (here, there) = duplex(PIPE_BYTES);
-        tokio::spawn(self.server.serve_stream(self.node, there));
-        TestClient::new(here)
+        let (client_stream, server_stream) = duplex(PIPE_BYTES);
+        tokio::spawn(self.server.serve_stream(self.node, server_stream));
+        TestClient::new(client_stream)
     }
 
     /// Connects with TLS.
@@ -108,9 +108,9 @@ impl StreamLab {
 
     /// Connects with TLS to a server of this name.
     pub(crate) async fn try_connect(&self, name: &'static str) -> io::Result<TestClient<TlsStream<DuplexStream>>> {
-        let (here, there) = duplex(PIPE_BYTES);
-        tokio::spawn(self.server.serve_stream(self.node, there));
-        self.tls.connect(server_name(name), here).await.map(TestClient::new)
+        let (client_stream, server_stream) = duplex(PIPE_BYTES);
+        tokio::spawn(self.server.serve_stream(self.node, server_stream));
+        self.tls.connect(server_name(name), client_stream).await.map(TestClient::new)
     }
 
     pub(crate) fn requests(&self) -> u64 {
@@ -199,16 +199,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TestClient<S> {
 
     /// The next response: with its announced length, or up to the end of the connection.
     pub(crate) async fn read_response(&mut self) -> Option<ReceivedResponse> {
-        let mut heard = self.read_head().await?;
-        let length = heard.header_values("Content-Length").first().map(|length| length.parse::<usize>().expect("a number"));
+        let mut response = self.read_head().await?;
+        let length = response.header_values("Content-Length").first().map(|length| length.parse::<usize>().expect("a number"));
         while length.is_none_or(|length| self.received.len() < length) {
             if !self.read_more().await {
                 break;
             }
         }
         let length = length.unwrap_or(self.received.len()).min(self.received.len());
-        heard.body = self.received.drain(..length).collect();
-        Some(heard)
+        response.body = self.received.drain(..length).collect();
+        Some(response)
     }
 
     pub(crate) async fn request(&mut self, text: &str) -> ReceivedResponse {

@@ -29,33 +29,33 @@ impl RunningLabServer {
     async fn start(connections_max: usize) -> Self {
         let identity = test_certificates();
         let tls = trusting_connector(&identity);
-        let setting = WorldSpec::from_yaml(WORLD).expect("a setting");
-        let server = LabServer::bind(&setting, server_options(ClockMode::Virtual { step_ms: 1 }, identity)).await.expect("bound");
+        let spec = WorldSpec::from_yaml(WORLD).expect("a setting");
+        let server = LabServer::bind(&spec, server_options(ClockMode::Virtual { step_ms: 1 }, identity)).await.expect("bound");
         let server = server.with_connections_max(connections_max);
-        let (places, world) = (server.served_nodes().cloned().collect(), server.world());
-        let (end, ended) = oneshot::channel::<()>();
-        let done = tokio::spawn(server.run(async { drop(ended.await) }));
-        Self { nodes: places, world, tls, end, done }
+        let (nodes, world) = (server.served_nodes().cloned().collect(), server.world());
+        let (end, end_signal) = oneshot::channel::<()>();
+        let done = tokio::spawn(server.run(async { drop(end_signal.await) }));
+        Self { nodes, world, tls, end, done }
     }
 
-    async fn connect(&self, place: usize) -> io::Result<TestClient<TlsStream<TcpStream>>> {
-        let stream = TcpStream::connect(self.nodes[place].address).await?;
+    async fn connect(&self, node_index: usize) -> io::Result<TestClient<TlsStream<TcpStream>>> {
+        let stream = TcpStream::connect(self.nodes[node_index].address).await?;
         self.tls.connect(server_name("localhost"), stream).await.map(TestClient::new)
     }
 
-    async fn request(&self, place: usize, request: &str) -> String {
-        let mut caller = self.connect(place).await.unwrap_or_else(|error| panic!("{error}"));
+    async fn request(&self, node_index: usize, request: &str) -> String {
+        let mut caller = self.connect(node_index).await.unwrap_or_else(|error| panic!("{error}"));
         caller.request(request).await.line
     }
 
     /// Applies an event and waits until the ports follow.
-    async fn apply_event(&self, act: WorldEvent) {
-        self.world.lock().apply_event(0, act);
+    async fn apply_event(&self, event: WorldEvent) {
+        self.world.lock().apply_event(0, event);
         self.world.wait_for_ports().await;
     }
 
-    async fn is_connection_refused(&self, place: usize) -> bool {
-        TcpStream::connect(self.nodes[place].address).await.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    async fn is_connection_refused(&self, node_index: usize) -> bool {
+        TcpStream::connect(self.nodes[node_index].address).await.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
     async fn stop(self) {
@@ -77,8 +77,8 @@ async fn poll_once<T>(mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> 
 fn every_node_answers_on_its_own_port() {
     run_real(async {
         let lab = RunningLabServer::start(100).await;
-        for place in 0..2 {
-            assert_eq!(lab.request(place, &get_request("/version")).await, "HTTP/1.1 200 OK");
+        for node_index in 0..2 {
+            assert_eq!(lab.request(node_index, &get_request("/version")).await, "HTTP/1.1 200 OK");
         }
         let entries: Vec<String> = lab.world.lock().records().map(|record| record.entry.clone()).collect();
         assert_eq!(entries, ["a", "b"]);
@@ -90,8 +90,8 @@ fn every_node_answers_on_its_own_port() {
 fn stopped_nodes_refuse_connections_and_return_on_the_same_port() {
     run_real(async {
         let lab = RunningLabServer::start(100).await;
-        let mut kept = lab.connect(0).await.expect("connected");
-        assert_eq!(kept.request(&get_request("/version")).await.line, "HTTP/1.1 200 OK");
+        let mut client = lab.connect(0).await.expect("connected");
+        assert_eq!(client.request(&get_request("/version")).await.line, "HTTP/1.1 200 OK");
         for (down, up) in [
             (WorldEvent::NodeDown("a".to_owned()), WorldEvent::NodeUp("a".to_owned())),
             (WorldEvent::ServiceDown("a".to_owned(), NodeService::Proxy), WorldEvent::ServiceUp("a".to_owned(), NodeService::Proxy)),
@@ -105,8 +105,8 @@ fn stopped_nodes_refuse_connections_and_return_on_the_same_port() {
         lab.apply_event(WorldEvent::NodeDown("a".to_owned())).await;
         let other = TcpSocket::new_v4().expect("a socket");
         assert!(other.bind(lab.nodes[0].address).is_err(), "no other process can get its port");
-        kept.send(&get_request("/version")).await;
-        assert_eq!(kept.read_response().await, None, "an earlier connection breaks");
+        client.send(&get_request("/version")).await;
+        assert_eq!(client.read_response().await, None, "an earlier connection breaks");
         lab.stop().await;
     });
 }
@@ -185,16 +185,16 @@ fn shutdown_does_not_wait_for_clients() {
 #[test]
 fn unavailable_ports_are_named() {
     run_real(async {
-        let setting = WorldSpec::from_yaml(WORLD).expect("a setting");
+        let spec = WorldSpec::from_yaml(WORLD).expect("a setting");
         let fails = async |address: SocketAddr| {
             let options = converger_lab::server::ServerOptions {
                 listen: address,
                 ..server_options(ClockMode::Virtual { step_ms: 1 }, test_certificates())
             };
-            LabServer::bind(&setting, options).await.err().map(|error| error.to_string()).unwrap_or_else(|| panic!("bound"))
+            LabServer::bind(&spec, options).await.err().map(|error| error.to_string()).unwrap_or_else(|| panic!("bound"))
         };
-        let taken = TcpListener::bind(SocketAddr::new(LOOPBACK, 0)).await.expect("a port");
-        let address = taken.local_addr().expect("an address");
+        let occupied = TcpListener::bind(SocketAddr::new(LOOPBACK, 0)).await.expect("a port");
+        let address = occupied.local_addr().expect("an address");
         assert!(fails(address).await.starts_with(&format!("cannot listen on {address}: ")));
         let last = SocketAddr::new(LOOPBACK, u16::MAX);
         assert_eq!(fails(last).await, "not enough ports: 2 nodes need one each, counted from 65535");
@@ -204,8 +204,8 @@ fn unavailable_ports_are_named() {
 #[test]
 fn invalid_specs_are_not_served() {
     run_real(async {
-        let setting = WorldSpec::from_yaml("nodes: {}").expect("a setting");
-        let refused = LabServer::bind(&setting, server_options(ClockMode::Virtual { step_ms: 1 }, test_certificates())).await;
+        let spec = WorldSpec::from_yaml("nodes: {}").expect("a setting");
+        let refused = LabServer::bind(&spec, server_options(ClockMode::Virtual { step_ms: 1 }, test_certificates())).await;
         assert!(matches!(refused, Err(ServeError::Spec(fault)) if fault == "a world needs at least one node"));
     });
 }

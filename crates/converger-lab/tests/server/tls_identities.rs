@@ -7,8 +7,8 @@ use sha2::{Digest, Sha256};
 
 use crate::lab::{LOOPBACK, StreamLab, WORLD, get_request, run_paused, test_certificates};
 
-fn show_identity(lab: &StreamLab, face: TlsIdentity) {
-    lab.server.world().lock().apply_event(0, WorldEvent::Show("a".to_owned(), face));
+fn show_identity(lab: &StreamLab, tls_identity: TlsIdentity) {
+    lab.server.world().lock().apply_event(0, WorldEvent::Show("a".to_owned(), tls_identity));
 }
 
 /// Why a client that trusts the lab's authority does not connect to a node with this name.
@@ -66,14 +66,14 @@ fn the_fingerprint_is_that_of_the_presented_certificate() {
     run_paused(async {
         let identity = test_certificates();
         let (shown, pem) = (identity.fingerprint(), identity.pem().to_owned());
-        let kept = LabCertificates::from_pem(&pem).expect("the saved certificates");
-        assert_eq!((kept.fingerprint(), kept.authority_pem()), (shown.clone(), identity.authority_pem()));
-        assert_eq!(kept.names().collect::<Vec<_>>(), ["127.0.0.1", "::1", "a", "b", "localhost"]);
-        let setting = converger_lab::WorldSpec::from_yaml(WORLD).expect("a setting");
-        let world = converger_lab::World::new(&setting).expect("a world");
-        let tls = crate::lab::trusting_connector(&kept);
+        let restored = LabCertificates::from_pem(&pem).expect("the saved certificates");
+        assert_eq!((restored.fingerprint(), restored.authority_pem()), (shown.clone(), identity.authority_pem()));
+        assert_eq!(restored.names().collect::<Vec<_>>(), ["127.0.0.1", "::1", "a", "b", "localhost"]);
+        let spec = converger_lab::WorldSpec::from_yaml(WORLD).expect("a setting");
+        let world = converger_lab::World::new(&spec).expect("a world");
+        let tls = crate::lab::trusting_connector(&restored);
         let server =
-            converger_lab::server::LabServer::from_world(world, crate::lab::server_options(ClockMode::Virtual { step_ms: 0 }, kept))
+            converger_lab::server::LabServer::from_world(world, crate::lab::server_options(ClockMode::Virtual { step_ms: 0 }, restored))
                 .expect("a server");
         let caller = StreamLab { server, tls, node: "a" }.connect().await;
         let leaf = caller.stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).expect("a certificate").clone();

@@ -336,9 +336,9 @@ impl ConnectionConfig {
         }
         let secret = read_secret(&self.secret).map_err(|error| files::escape_hidden(&error.to_string()))?;
         if !secret.can_be_redacted() && !self.endpoints.iter().all(Endpoint::is_loopback) {
-            let place = files::escape_hidden(&self.secret.to_string());
+            let secret_source = files::escape_hidden(&self.secret.to_string());
             return Err(format!(
-                "{place} holds a secret of less than {} characters, too short to be redacted in messages; secrets of Proxmox have 36, and only a \
+                "{secret_source} holds a secret of less than {} characters, too short to be redacted in messages; secrets of Proxmox have 36, and only a \
                  lab on this machine (127.0.0.1) may have a shorter one",
                 TokenSecret::REDACTED_BYTES_MIN
             ));
@@ -378,16 +378,16 @@ pub(super) fn find_same_cluster<'c>(
     own: &EnvironmentName,
     connections: &'c BTreeMap<EnvironmentName, ConnectionConfig>,
 ) -> Option<(&'c EnvironmentName, String)> {
-    let ours = connections.get(own)?;
-    connections.iter().filter(|(name, _)| *name != own).find_map(|(name, other)| Some((name, ours.describe_overlap(other)?)))
+    let own_connection = connections.get(own)?;
+    connections.iter().filter(|(name, _)| *name != own).find_map(|(name, other)| Some((name, own_connection.describe_overlap(other)?)))
 }
 
 impl ConnectionConfig {
     /// What two environments that may be one cluster share, in words.
     fn describe_overlap(&self, other: &Self) -> Option<String> {
         let is_theirs = |endpoint: &&Endpoint| other.endpoints.iter().any(|their| their.name() == endpoint.name());
-        let place = self.endpoints.iter().find(is_theirs).map(|endpoint| format!("the address {}", endpoint.name()));
-        place.or_else(|| {
+        let shared_address = self.endpoints.iter().find(is_theirs).map(|endpoint| format!("the address {}", endpoint.name()));
+        shared_address.or_else(|| {
             self.cluster.as_ref().filter(|name| other.cluster.as_ref() == Some(name)).map(|name| format!("`cluster = {name:?}`"))
         })
     }

@@ -56,9 +56,9 @@ impl ConfigError {
 
 /// Line, column and message of a fault.
 fn describe_fault(text: &str, fault: &Diagnostic) -> String {
-    let place = LineColumn::at_offset(text, fault.span.start);
+    let position = LineColumn::at_offset(text, fault.span.start);
     let help = fault.help.as_ref().map(|help| format!("; {help}")).unwrap_or_default();
-    format!("line {}, column {}: {}{help}", place.line, place.column, fault.message)
+    format!("line {}, column {}: {}{help}", position.line, position.column, fault.message)
 }
 
 impl From<ConfigError> for RuntimeError {

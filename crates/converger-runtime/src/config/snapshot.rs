@@ -121,8 +121,8 @@ mod tests {
         assert_eq!((limits, is_frozen, mode), (Limits { guests: 7, ..Limits::default() }, true, Some(ApprovalMode::Shared)));
         let own = Rules::new(vec![Vmid::new(101).expect("an id")], vec!["db-".into()], vec!["core".into()]);
         assert_eq!((rules.ids(), rules.names(), rules.tags()), (own.ids(), own.names(), own.tags()));
-        let bare = super::super::snapshot_json("", &environment, Limits::default()).expect("understood");
-        let EffectiveConfig { environment, limits, is_frozen, mode, .. } = parse_config_snapshot(&bare).expect("kept");
+        let default_snapshot = super::super::snapshot_json("", &environment, Limits::default()).expect("understood");
+        let EffectiveConfig { environment, limits, is_frozen, mode, .. } = parse_config_snapshot(&default_snapshot).expect("kept");
         assert_eq!((environment, limits, is_frozen, mode), (None, Limits::default(), false, None));
     }
 }

@@ -97,18 +97,18 @@ pub(super) enum Found {
 /// # Errors
 /// The path has a file that may not be replaced.
 pub(super) fn check_place(path: &Path, replaces: Replaces<'_>) -> io::Result<Found> {
-    let there = match fs::metadata(path) {
+    let metadata = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
-        there => there?,
+        result => result?,
     };
-    if there.len() == 0 {
+    if metadata.len() == 0 {
         return Ok(Found::Replaceable);
     }
     let expected = match replaces {
         Replaces::Anything => return Ok(Found::Replaceable),
         Replaces::Own(own) if is_own(path, own) => return Ok(Found::Replaceable),
         Replaces::Own(own) => own.to_string(),
-        Replaces::Same(bytes) if super::read_at_most(path, bytes.len()).is_ok_and(|there| there.bytes == bytes) => {
+        Replaces::Same(bytes) if super::read_at_most(path, bytes.len()).is_ok_and(|current| current.bytes == bytes) => {
             return Ok(Found::Replaceable);
         }
         Replaces::Same(_) => "what would be written there".to_owned(),
@@ -159,9 +159,9 @@ fn is_uuid(text: &str) -> bool {
 
 /// Checks that a link may be followed: its owner is the current user or root. Others could direct a write to any file of this user.
 pub(super) fn check_link_target(path: &Path) -> io::Result<()> {
-    let Ok(there) = fs::symlink_metadata(path) else { return Ok(()) };
-    let is_trusted = [0, rustix::process::geteuid().as_raw()].contains(&there.uid());
-    if !there.is_symlink() || is_trusted {
+    let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
+    let is_trusted = [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid());
+    if !metadata.is_symlink() || is_trusted {
         return Ok(());
     }
     Err(io::Error::other("it is a link of another user; name the file itself"))

@@ -42,36 +42,36 @@ pub(crate) struct Stage {
 impl Stage {
     /// A lab whose clock each request moves by this much. Where none does, runs wait in real time for what the test lets happen.
     pub(crate) fn start(step_ms: u64) -> Self {
-        let setting = WorldSpec::from_yaml(WORLD).expect("a world");
-        let start_ms = setting.start_ms;
+        let spec = WorldSpec::from_yaml(WORLD).expect("a world");
+        let start_ms = spec.start_ms;
         let identity = LabCertificates::new(["pve1"].into_iter(), LOOPBACK).expect("an identity");
         let fingerprint = identity.fingerprint();
         let options =
             ServerOptions { listen: SocketAddr::new(LOOPBACK, 0), clock: ClockMode::Virtual { step_ms }, identity, watcher: None };
-        let (end, ended) = oneshot::channel::<()>();
-        let (bound, places) = mpsc::channel();
+        let (end, end_receiver) = oneshot::channel::<()>();
+        let (address_sender, address_receiver) = mpsc::channel();
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
-                let server = LabServer::bind(&setting, options).await.expect("a server");
+                let server = LabServer::bind(&spec, options).await.expect("a server");
                 let address = server.served_nodes().next().expect("a node").address;
-                bound.send((address, server.world())).expect("the test waits");
-                server.run(async { drop(ended.await) }).await;
+                address_sender.send((address, server.world())).expect("the test waits");
+                server.run(async { drop(end_receiver.await) }).await;
             });
         });
-        let (address, world) = places.recv().expect("it listens");
-        let room = TempDir::new().expect("a directory");
+        let (address, world) = address_receiver.recv().expect("it listens");
+        let directory = TempDir::new().expect("a directory");
         let clock = if step_ms > 0 { "clock = \"requests\"\n" } else { "" };
         let config = format!(
             "[environments.lab]\nmode = \"solo\"\nurl = \"https://{address}\"\nfingerprints = [\"{fingerprint}\"]\ntoken = \"root@pam!lab\"\n\
              secret = {{ file = \"secret\" }}\n{clock}"
         );
         for (name, text) in [("converger.toml", config.as_str()), ("secret", "s3cret\n")] {
-            let path = room.path().join(name);
+            let path = directory.path().join(name);
             fs::write(&path, text).expect("written");
             fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("set");
         }
-        Self { room, events: Arc::default(), world, start_ms, end: Some(end), thread: Some(thread) }
+        Self { room: directory, events: Arc::default(), world, start_ms, end: Some(end), thread: Some(thread) }
     }
 
     /// Lets this much time pass in the lab since its start.
@@ -121,8 +121,8 @@ fn lab_name() -> EnvironmentName {
 impl Drop for Stage {
     fn drop(&mut self) {
         drop(self.end.take());
-        let ended = self.thread.take().map(JoinHandle::join);
-        assert!(thread::panicking() || matches!(ended, Some(Ok(()))), "the lab did not end well");
+        let thread_result = self.thread.take().map(JoinHandle::join);
+        assert!(thread::panicking() || matches!(thread_result, Some(Ok(()))), "the lab did not end well");
     }
 }
 

@@ -72,8 +72,8 @@ async fn approved_run(environment: &Environment, events: &mut EventStream, guest
 
 fn shown(report: &ExecutionReport) -> Vec<String> {
     let code = |outcome: &converger_core::apply::Outcome| outcome.code().map_or_else(String::new, |code| format!(" {code}"));
-    let shown = report.operations().iter().map(|reported| (reported.operation.guest.vmid, &reported.outcome));
-    shown.map(|(vmid, outcome)| format!("{vmid} {}{}", outcome.end().word(), code(outcome))).collect()
+    let outcomes = report.operations().iter().map(|reported| (reported.operation.guest.vmid, &reported.outcome));
+    outcomes.map(|(vmid, outcome)| format!("{vmid} {}{}", outcome.end().word(), code(outcome))).collect()
 }
 
 async fn end_of(state: &StateDirectory, run: RunId) -> Option<OperationEnd> {
@@ -104,10 +104,10 @@ fn dropped_apply_future_cancels_nothing_keeps_the_lock_and_its_run_ends_in_the_j
         assert_eq!((end_of(&state, first.clone()).await, end_of(&state, second).await), (None, Some(OperationEnd::Done)));
         drop(environment);
         assert!(matches!(stage.open(&state), Opened::Refused(_)), "an operation is in flight");
-        let ended = |event: &RunEvent| matches!(event, RunEvent::ApplyEnded).then_some(());
-        wait_for(&mut events, ended).await;
+        let apply_ended = |event: &RunEvent| matches!(event, RunEvent::ApplyEnded).then_some(());
+        wait_for(&mut events, apply_ended).await;
         stage.pass(200_000).await;
-        wait_for(&mut events, ended).await;
+        wait_for(&mut events, apply_ended).await;
         assert_eq!(end_of(&state, first).await, Some(OperationEnd::Done));
         while matches!(stage.open(&state), Opened::Refused(_)) {
             tokio::task::yield_now().await;

@@ -31,18 +31,18 @@ struct BenchLogs {
 }
 
 /// In memory: trees and tiles alone.
-pub(crate) fn bench_log_append(entries: u64, turns: u32) -> BenchOutput {
+pub(crate) fn bench_log_append(entries: u64, repetitions: u32) -> BenchOutput {
     let leaf = |number: u64| LogHash::of_leaf(&number.to_be_bytes());
     let mut log = LogBuilder::default();
-    let mut grown = |to: u64| {
+    let mut grow_to = |to: u64| {
         while log.tree().size() < to {
             log.append(leaf(log.tree().size()), |_, _, _| {});
         }
         log.clone()
     };
-    let (early, late) = (grown(SHORT_LOG_ENTRIES), grown(entries));
+    let (early, late) = (grow_to(SHORT_LOG_ENTRIES), grow_to(entries));
     let logs = BenchLogs { early, late, leaves: (0..APPENDS_AVERAGED).map(leaf).collect() };
-    let [early_ns, late_ns] = cpu::least_cpu_ns(turns, &logs, [append_to_short_log, append_to_long_log]);
+    let [early_ns, late_ns] = cpu::least_cpu_ns(repetitions, &logs, [append_to_short_log, append_to_long_log]);
     Ok(json!({ "entries": entries, "appends": APPENDS_AVERAGED, "early_ns": early_ns, "late_ns": late_ns }))
 }
 
@@ -72,8 +72,8 @@ pub(crate) fn bench_store_append(entries: u64, directory: &Path) -> BenchOutput 
     let mut long = BenchStore::new(&directory.join("long"))?;
     long.fill_to(entries);
     let (first, mut early, mut late) = (long.size(), u64::MAX, u64::MAX);
-    for turn in 0..STORE_REPETITIONS {
-        let mut short = BenchStore::new(&directory.join(format!("short-{turn}")))?;
+    for repetition in 0..STORE_REPETITIONS {
+        let mut short = BenchStore::new(&directory.join(format!("short-{repetition}")))?;
         short.fill_to(SHORT_LOG_ENTRIES);
         early = early.min(short.mean_append_ns());
         late = late.min(long.mean_append_ns());

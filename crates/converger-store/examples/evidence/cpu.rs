@@ -4,9 +4,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// The least CPU time of each work on one input, in nanoseconds. The works take turns, so that disturbances affect all of them. They must
 /// not be inlined, so that callgrind can count them by name.
-pub(crate) fn least_cpu_ns<T: ?Sized, const WORKS: usize>(turns: u32, input: &T, works: [fn(&T); WORKS]) -> [u64; WORKS] {
+pub(crate) fn least_cpu_ns<T: ?Sized, const WORKS: usize>(repetitions: u32, input: &T, works: [fn(&T); WORKS]) -> [u64; WORKS] {
     let mut least = [u64::MAX; WORKS];
-    for _ in 0..turns {
+    for _ in 0..repetitions {
         for (work, least) in works.iter().zip(&mut least) {
             let start = process_cpu_ns();
             work(input);

@@ -56,15 +56,15 @@ pub(crate) fn bench_insert_ratio() -> BenchOutput {
     let store = open_store(&directory.path().join("state"))?;
     let batches: Vec<Batch> = apply_writes(APPLIES_TIMED).chunks(RECORDS_PER_OPERATION).map(|some| Batch::new(some.to_vec())).collect();
     let before = store.transactions();
-    let ours = measure_time(|| Ok(converger_store::conformance::block_on(commit_concurrently(&store, &batches))?))?;
+    let store_time = measure_time(|| Ok(converger_store::conformance::block_on(commit_concurrently(&store, &batches))?))?;
     let transactions = store.transactions() - before;
     let entries = read_entries(&store);
     let group = entries.len().div_ceil(usize::try_from(transactions)?);
-    let bare = measure_time(|| insert_rows(&directory.path().join("bare.db"), &entries, group))?;
+    let insert_time = measure_time(|| insert_rows(&directory.path().join("bare.db"), &entries, group))?;
     let rate = |time: Duration| (entries.len() as f64 / time.as_secs_f64()).round();
     Ok(json!({
-        "entries": entries.len(), "transactions": transactions, "entries_per_second": rate(ours), "bare_inserts_per_second": rate(bare),
-        "ratio": bare.as_secs_f64() / ours.as_secs_f64(),
+        "entries": entries.len(), "transactions": transactions, "entries_per_second": rate(store_time), "bare_inserts_per_second": rate(insert_time),
+        "ratio": insert_time.as_secs_f64() / store_time.as_secs_f64(),
     }))
 }
 
@@ -94,8 +94,8 @@ fn measure_time(work: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<Dur
 }
 
 /// A table of two columns with the same file settings and the same number of rows per transaction.
-fn insert_rows(place: &Path, rows: &[Vec<u8>], group: usize) -> Result<(), Box<dyn Error>> {
-    let mut connection = Connection::open(place)?;
+fn insert_rows(path: &Path, rows: &[Vec<u8>], group: usize) -> Result<(), Box<dyn Error>> {
+    let mut connection = Connection::open(path)?;
     let _: String = connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
     connection.pragma_update(None, "synchronous", "full")?;
     connection.execute_batch("CREATE TABLE log (seq INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT")?;

@@ -31,16 +31,16 @@ type BenchOutput = Result<Value, Box<dyn Error>>;
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let told = match arguments[..] {
-        ["walk", entries, turns] => verify::bench_verify_log(entries.parse()?, turns.parse()?),
-        ["deep", entries, turns] => verify::bench_ledger_check(entries.parse()?, turns.parse()?),
-        ["reproduce", guests, turns] => reproduce::bench_reproduce(guests.parse()?, turns.parse()?),
-        ["growth", entries, turns] => append::bench_log_append(entries.parse()?, turns.parse()?),
+    let output = match arguments[..] {
+        ["walk", entries, repetitions] => verify::bench_verify_log(entries.parse()?, repetitions.parse()?),
+        ["deep", entries, repetitions] => verify::bench_ledger_check(entries.parse()?, repetitions.parse()?),
+        ["reproduce", guests, repetitions] => reproduce::bench_reproduce(guests.parse()?, repetitions.parse()?),
+        ["growth", entries, repetitions] => append::bench_log_append(entries.parse()?, repetitions.parse()?),
         ["append", entries, directory] => append::bench_store_append(entries.parse()?, Path::new(directory)),
         ["batches", kind, count, directory] => inserts::commit_batches(kind, count.parse()?, Path::new(directory)),
         ["inserts"] => inserts::bench_insert_ratio(),
         _ => Err("see the usage at the top of examples/evidence/main.rs".into()),
     };
-    println!("{}", told?);
+    println!("{}", output?);
     Ok(())
 }

@@ -17,24 +17,24 @@ struct RecordedDecision {
 }
 
 impl RecordedDecision {
-    fn piece(&self, piece: DecisionPart) -> &[u8] {
-        &self.blobs[&self.decision.digest(piece)]
+    fn piece(&self, part: DecisionPart) -> &[u8] {
+        &self.blobs[&self.decision.digest(part)]
     }
 }
 
-pub(crate) fn bench_reproduce(guests: u32, turns: u32) -> BenchOutput {
+pub(crate) fn bench_reproduce(guests: u32, repetitions: u32) -> BenchOutput {
     let decided = FleetDecision::for_fleet(guests);
     let recorded = RecordedDecision { decision: decided.decision(), blobs: decided.blobs() };
-    let [bare_ns, reproduce_ns] = cpu::least_cpu_ns(turns, &recorded, [parse_inputs_once, reproduce_decision_once]);
-    let bytes: BTreeMap<&str, usize> = DecisionPart::ALL.iter().map(|piece| (piece.word(), recorded.piece(*piece).len())).collect();
+    let [bare_ns, reproduce_ns] = cpu::least_cpu_ns(repetitions, &recorded, [parse_inputs_once, reproduce_decision_once]);
+    let bytes: BTreeMap<&str, usize> = DecisionPart::ALL.iter().map(|part| (part.word(), recorded.piece(*part).len())).collect();
     Ok(json!({ "guests": guests, "bytes": bytes, "bare_ns": bare_ns, "reproduce_ns": reproduce_ns }))
 }
 
 /// Hashes each part, and parses the desired state and the observation into typed structs.
 #[inline(never)]
 fn parse_inputs_once(recorded: &RecordedDecision) {
-    for piece in DecisionPart::ALL {
-        black_box(Digest::of_bytes(recorded.piece(piece)));
+    for part in DecisionPart::ALL {
+        black_box(Digest::of_bytes(recorded.piece(part)));
     }
     let desired: typed::TypedDesired = serde_json::from_slice(recorded.piece(DecisionPart::Desired)).expect("it is well-formed");
     let observation: typed::TypedObservation =
@@ -44,6 +44,6 @@ fn parse_inputs_once(recorded: &RecordedDecision) {
 
 #[inline(never)]
 fn reproduce_decision_once(recorded: &RecordedDecision) {
-    let recalled = again(&recorded.decision, |digest| recorded.blobs.get(&digest).cloned(), parse_config);
-    black_box(recalled.expect("the same inputs give the same decision"));
+    let reproduced = again(&recorded.decision, |digest| recorded.blobs.get(&digest).cloned(), parse_config);
+    black_box(reproduced.expect("the same inputs give the same decision"));
 }

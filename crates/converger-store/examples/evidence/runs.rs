@@ -45,8 +45,8 @@ impl FleetDecision {
         let seen = observe::parse(fleet.current_json().as_bytes()).expect("the fleet is well-formed").into_scoped(&desired.scope());
         let limits = Limits { guests: 1_000_000, percent: 100, stops: 1_000_000 };
         let judged = judge(plan(Arc::new(desired), Arc::new(seen), Arc::default()), limits, Circumstances::default());
-        let kept = record_decision(&judged, "0.1.0", CONFIG.into()).expect("it can be written");
-        Self { judged, record: kept }
+        let record = record_decision(&judged, "0.1.0", CONFIG.into()).expect("it can be written");
+        Self { judged, record }
     }
 
     /// The decision, as the ledger refers to it.
@@ -182,8 +182,8 @@ fn upid_task(operation: &Operation, at_ms: u64) -> TaskId {
 fn observed_after(operation: &Operation) -> Evidence {
     match &operation.step.change {
         Change::ConfigSet(fields) => {
-            let shown = |after: &Option<_>| serde_json::to_string(after).expect("a value can be written");
-            fields.iter().fold(Evidence::default(), |seen, change| seen.with(change.field.word(), shown(&change.after).as_str()))
+            let to_json = |after: &Option<_>| serde_json::to_string(after).expect("a value can be written");
+            fields.iter().fold(Evidence::default(), |seen, change| seen.with(change.field.word(), to_json(&change.after).as_str()))
         }
         Change::Start | Change::Reboot { .. } => Evidence::default().with("run_state", RunState::Running.word()),
         Change::Shutdown { .. } | Change::Stop => Evidence::default().with("run_state", RunState::Stopped.word()),
@@ -199,7 +199,7 @@ pub(crate) type NamedBlobs = BTreeMap<Digest, (Option<DecisionPart>, Vec<u8>)>;
 /// the plan based on it. That is one megabyte per thousand entries.
 pub(crate) fn ledger_entries(count: u64) -> (Vec<Vec<u8>>, NamedBlobs) {
     let count = usize::try_from(count).expect("it fits into memory");
-    let (mut entries, mut kept) = (Vec::with_capacity(count), NamedBlobs::new());
+    let (mut entries, mut named_blobs) = (Vec::with_capacity(count), NamedBlobs::new());
     for number in 0.. {
         if entries.len() >= count {
             break;
@@ -207,15 +207,15 @@ pub(crate) fn ledger_entries(count: u64) -> (Vec<Vec<u8>>, NamedBlobs) {
         let decided = FleetDecision::for_fleet(1_000 + number);
         let (more, bundle) = apply_entries(&decided, number.into());
         entries.extend(more);
-        kept.insert(Digest::of_bytes(&bundle), (None, bundle));
+        named_blobs.insert(Digest::of_bytes(&bundle), (None, bundle));
         let (decision, mut blobs) = (decided.decision(), decided.blobs());
-        for piece in DecisionPart::ALL {
-            let digest = decision.digest(piece);
-            kept.extend(blobs.remove(&digest).map(|bytes| (digest, (Some(piece), bytes))));
+        for part in DecisionPart::ALL {
+            let digest = decision.digest(part);
+            named_blobs.extend(blobs.remove(&digest).map(|bytes| (digest, (Some(part), bytes))));
         }
     }
     entries.truncate(count);
-    (entries, kept)
+    (entries, named_blobs)
 }
 
 /// The entries of an apply, as the store rules produce them, and its admission bundle.

@@ -37,19 +37,19 @@ struct BenchLedger {
 
 impl BenchLedger {
     fn with_entries(count: u64) -> Result<Self, Box<dyn std::error::Error>> {
-        let (entries, kept) = runs::ledger_entries(count);
-        let (mut growth, mut tiles) = (LogBuilder::default(), Vec::new());
+        let (entries, named_blobs) = runs::ledger_entries(count);
+        let (mut log_builder, mut tiles) = (LogBuilder::default(), Vec::new());
         for entry in &entries {
-            growth.append(LogHash::of_leaf(entry), |tile, hashes, _| tiles.push((tile, join_hashes(hashes))));
+            log_builder.append(LogHash::of_leaf(entry), |tile, hashes, _| tiles.push((tile, join_hashes(hashes))));
         }
-        tiles.extend(growth.partial_tiles().map(|(tile, hashes)| (tile, join_hashes(hashes))));
+        tiles.extend(log_builder.partial_tiles().map(|(tile, hashes)| (tile, join_hashes(hashes))));
         let mut files: BTreeMap<String, Vec<u8>> = tiles.into_iter().map(|(tile, bytes)| (tile.path(), bytes)).collect();
         let bundles = Tile::tiles_of_log(count).take_while(|tile| tile.level == 0).zip(entries.chunks(TILE_WIDTH as usize));
         files.extend(bundles.map(|(tile, some)| (tile.entries_path(), entry_bundle(some))));
         let signer = NoteSigner::new("converger-bench", &[7; 32])?;
-        let checkpoint = Checkpoint { origin: "converger-bench".to_owned(), size: count, root: growth.tree().root() };
+        let checkpoint = Checkpoint { origin: "converger-bench".to_owned(), size: count, root: log_builder.tree().root() };
         files.insert("checkpoint".to_owned(), checkpoint.sign(&signer).into_bytes());
-        Ok(Self { entries, blobs: kept, files: ExportedFiles(files), verifier: signer.verifier() })
+        Ok(Self { entries, blobs: named_blobs, files: ExportedFiles(files), verifier: signer.verifier() })
     }
 
     fn entry_bytes(&self) -> usize {
@@ -68,9 +68,9 @@ fn entry_bundle(entries: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// Verifies hashes, tiles and the signature; parses no entry.
-pub(crate) fn bench_verify_log(count: u64, turns: u32) -> BenchOutput {
+pub(crate) fn bench_verify_log(count: u64, repetitions: u32) -> BenchOutput {
     let ledger = BenchLedger::with_entries(count)?;
-    let [sha_ns, walk_ns] = cpu::least_cpu_ns(turns, &ledger, [hash_files_once, verify_log_once]);
+    let [sha_ns, walk_ns] = cpu::least_cpu_ns(repetitions, &ledger, [hash_files_once, verify_log_once]);
     let bytes: usize = ledger.files.0.values().map(Vec::len).sum();
     Ok(json!({ "entries": count, "entry_bytes": ledger.entry_bytes(), "bytes": bytes, "sha_ns": sha_ns, "walk_ns": walk_ns }))
 }
@@ -89,10 +89,10 @@ fn verify_log_once(ledger: &BenchLedger) {
 }
 
 /// Parses and replays entries, and checks the blobs that they refer to, compared with a typed parse of the same bytes.
-pub(crate) fn bench_ledger_check(count: u64, turns: u32) -> BenchOutput {
+pub(crate) fn bench_ledger_check(count: u64, repetitions: u32) -> BenchOutput {
     let ledger = BenchLedger::with_entries(count)?;
     let [typed_ns, typed_kept_ns, parse_ns, walk_ns, deep_ns] = cpu::least_cpu_ns(
-        turns,
+        repetitions,
         &ledger,
         [parse_typed_entries_once, parse_typed_blobs_once, parse_entries_once, replay_entries_once, check_ledger_once],
     );
@@ -129,8 +129,8 @@ fn parse_typed<T: DeserializeOwned>(bytes: &[u8]) -> T {
 /// Parses every blob as its own type.
 #[inline(never)]
 fn parse_typed_blobs_once(ledger: &BenchLedger) {
-    for (piece, bytes) in ledger.blobs.values() {
-        match piece {
+    for (part, bytes) in ledger.blobs.values() {
+        match part {
             Some(DecisionPart::Plan) => drop(black_box(parse_typed::<typed::TypedPlan>(bytes))),
             Some(DecisionPart::Desired) => drop(black_box(parse_typed::<typed::TypedDesired>(bytes))),
             Some(DecisionPart::Observation) => drop(black_box(parse_typed::<typed::TypedObservation>(bytes))),
@@ -153,11 +153,11 @@ fn parse_entries_once(ledger: &BenchLedger) {
 }
 
 fn replay_entries(ledger: &BenchLedger) -> LedgerCheck {
-    let mut deep = LedgerCheck::default();
+    let mut ledger_check = LedgerCheck::default();
     for bytes in &ledger.entries {
-        deep.add_entry(bytes).expect("entries are in a valid order");
+        ledger_check.add_entry(bytes).expect("entries are in a valid order");
     }
-    deep
+    ledger_check
 }
 
 /// Not part of the comparison: the share of the entries.

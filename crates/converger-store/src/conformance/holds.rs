@@ -19,8 +19,8 @@ pub(super) fn stories<S: StoreFixture>() -> Vec<StoreStory<S>> {
     ]
 }
 
-fn run_lifecycle<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, sample) = (stage.new_store(), OperationSample::new(20));
+fn run_lifecycle<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, sample) = (fixture.new_store(), OperationSample::new(20));
     let run = |number: u64| {
         let id = RunId::new(&format!("run-{number}")).ok_or("a run")?;
         Ok::<_, String>(RunStart { id, at_ms: number, ..sample.run() })
@@ -35,7 +35,7 @@ fn run_lifecycle<S: StoreFixture>(stage: &mut S) -> StoryResult {
     let unknown = StoreWrite::RunEnded { id: run(8)?.id, end: OperationEnd::Done, at_ms: 1 };
     expect_refused(&store, "the end of an unknown run", unknown, StoreRefusal::RunUnknown(run(8)?.id))?;
     expect_written(&store, "an end", StoreWrite::RunEnded { id: run(4)?.id, end: OperationEnd::Held, at_ms: 30 })?;
-    let store = stage.reopen_store(store);
+    let store = fixture.reopen_store(store);
     let wanted = vec![RunHistory { run: run(4)?, ended: Some((OperationEnd::Held, 30)) }, RunHistory { run: run(3)?, ended: None }];
     expect_equal("the newest runs", expect_readable("runs", block_on(store.runs(sample.environment(), 2)))?, wanted)?;
     expect_equal("all runs of this environment", expect_readable("runs", block_on(store.runs(sample.environment(), u32::MAX)))?.len(), 5)?;
@@ -43,8 +43,8 @@ fn run_lifecycle<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_equal("no run", expect_readable("a run", block_on(store.run(run(9)?.id)))?, None)
 }
 
-fn blobs_by_digest<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let store = stage.new_store();
+fn blobs_by_digest<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let store = fixture.new_store();
     let bodies: [Arc<[u8]>; 3] = [Arc::from(*b"{}"), Arc::from(vec![0xff; 100_000]), Arc::from(*b"")];
     for body in &bodies {
         let plan = |digest| StoreWrite::Blob { digest, body: Arc::clone(body) };
@@ -53,7 +53,7 @@ fn blobs_by_digest<S: StoreFixture>(stage: &mut S) -> StoryResult {
         expect_written(&store, "a plan", plan(found))?;
         expect_written(&store, "the same plan", plan(found))?;
     }
-    let store = stage.reopen_store(store);
+    let store = fixture.reopen_store(store);
     for body in &bodies {
         let found = expect_readable("a plan", block_on(store.blob(Digest::of_bytes(body))))?;
         expect_equal("a plan", found.as_deref(), Some(&**body))?;
@@ -61,8 +61,8 @@ fn blobs_by_digest<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_equal("a plan that was never written", expect_readable("a plan", block_on(store.blob(Digest::of_bytes(b"other"))))?, None)
 }
 
-fn guest_holds<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, mut sample) = (stage.new_store(), OperationSample::new(21));
+fn guest_holds<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, mut sample) = (fixture.new_store(), OperationSample::new(21));
     let (operation, vmid) = (sample.operation(1, 1), sample.vmid(1));
     let hold = Hold { environment: sample.environment(), vmid, by: "ann".into(), reason: "disk swap".into(), at_ms: 5 };
     let release = StoreWrite::Release { environment: sample.environment(), vmid, by: "bob".into(), at_ms: 6 };
@@ -76,7 +76,7 @@ fn guest_holds<S: StoreFixture>(stage: &mut S) -> StoryResult {
     )?;
     expect_written(&store, "an intent before the hold", sample.intent_record(&operation))?;
     expect_written(&store, "a hold", StoreWrite::Hold(hold.clone()))?;
-    let store = stage.reopen_store(store);
+    let store = fixture.reopen_store(store);
     expect_refused(
         &store,
         "a hold twice",
@@ -103,8 +103,8 @@ fn guest_holds<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_written(&store, "a hold again", StoreWrite::Hold(hold))
 }
 
-fn environment_freezes<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, sample) = (stage.new_store(), OperationSample::new(22));
+fn environment_freezes<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, sample) = (fixture.new_store(), OperationSample::new(22));
     let operation = sample.operation(1, 1);
     let freeze = Freeze { environment: sample.environment(), by: "ann".into(), reason: "audit".into(), at_ms: 5 };
     let thaw = StoreWrite::Thaw { environment: sample.environment(), by: "bob".into(), at_ms: 6 };
@@ -115,7 +115,7 @@ fn environment_freezes<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_equal("no freeze", is_frozen(&store)?, None)?;
     expect_written(&store, "an intent before the freeze", sample.intent_record(&operation))?;
     expect_written(&store, "a freeze", StoreWrite::Freeze(freeze.clone()))?;
-    let store = stage.reopen_store(store);
+    let store = fixture.reopen_store(store);
     expect_equal("a freeze", is_frozen(&store)?, Some(freeze.clone()))?;
     expect_refused(&store, "a freeze twice", StoreWrite::Freeze(freeze.clone()), frozen.clone())?;
     expect_refused(&store, "an intent in a freeze", sample.intent_record(&sample.operation(2, 2)), frozen)?;

@@ -32,8 +32,8 @@ fn read_open_ids(store: &impl Store, sample: &OperationSample) -> Result<Vec<Str
     Ok(open.iter().map(|history| history.id().to_string()).collect())
 }
 
-fn operation_lifecycle<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, mut sample) = (stage.new_store(), OperationSample::new(1));
+fn operation_lifecycle<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, mut sample) = (fixture.new_store(), OperationSample::new(1));
     let operation = sample.operation(1, 1);
     expect_written(&store, "a run", sample.start_write())?;
     let mut wanted = sample.history_after_intent(&operation);
@@ -89,19 +89,19 @@ fn all_records(sample: &mut OperationSample, operation: &Operation) -> [JournalR
     ]
 }
 
-fn record_orders<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, mut sample) = (stage.new_store(), OperationSample::new(2));
+fn record_orders<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, mut sample) = (fixture.new_store(), OperationSample::new(2));
     expect_written(&store, "a run", sample.start_write())?;
-    for (number, (place, next)) in (0..).zip(JOURNAL_STATES.iter().flat_map(|place| (0..7).map(move |next| (place, next)))) {
-        let what = format!("{next} after {:?}", place.path);
+    for (number, (state, next)) in (0..).zip(JOURNAL_STATES.iter().flat_map(|state| (0..7).map(move |next| (state, next)))) {
+        let what = format!("{next} after {:?}", state.path);
         let operation = sample.operation(number, number);
         let records = all_records(&mut sample, &operation);
-        let way = place.path.iter().fold(Batch::default(), |batch, step| batch.with(records[*step].clone()));
-        if !place.path.is_empty() {
-            expect_written(&store, &what, way)?;
+        let setup_batch = state.path.iter().fold(Batch::default(), |batch, step| batch.with(records[*step].clone()));
+        if !state.path.is_empty() {
+            expect_written(&store, &what, setup_batch)?;
         }
         let before = read_history(&store, &operation)?;
-        if place.legal_next.contains(&next) {
+        if state.legal_next.contains(&next) {
             expect_written(&store, &what, records[next].clone())?;
         } else {
             let illegal = expected_illegal(before.as_ref().map(OperationHistory::progress), &records[next]);
@@ -116,16 +116,21 @@ fn expected_illegal(progress: Option<JournalProgress>, record: &JournalRecord) -
     progress.map_or(IllegalRecord::NoIntent, |progress| progress.check_record(record).err().unwrap_or(IllegalRecord::NotStorable))
 }
 
-fn batch_atomicity<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, mut sample) = (stage.new_store(), OperationSample::new(3));
+fn batch_atomicity<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, mut sample) = (fixture.new_store(), OperationSample::new(3));
     let (first, second) = (sample.operation(1, 1), sample.operation(2, 1));
     let done = sample.end_record(&first, OperationEnd::Done);
-    let twice = Batch::default()
+    let duplicate = Batch::default()
         .with(sample.start_write())
         .with(sample.intent_record(&first))
         .with(done.clone())
         .with(sample.intent_record(&first));
-    expect_refused(&store, "an intent twice", twice, StoreRefusal::Record { id: first.id.clone(), illegal: IllegalRecord::SecondIntent })?;
+    expect_refused(
+        &store,
+        "an intent twice",
+        duplicate,
+        StoreRefusal::Record { id: first.id.clone(), illegal: IllegalRecord::SecondIntent },
+    )?;
     expect_equal("a part of a refused batch", read_history(&store, &first)?, None)?;
     expect_equal("its run", expect_readable("a run", block_on(store.run(first.run.clone())))?, None)?;
     // One batch may end an operation and start the next one on the same guest: the order within the batch counts.
@@ -137,12 +142,12 @@ fn batch_atomicity<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_written(&store, "one after the other", batch)?;
     expect_equal("the open ones", read_open_ids(&store, &sample)?, vec!["op-2".into()])?;
     // If the last write is refused, everything that the batch changed must be restored.
-    let (ended, third) = (sample.end_record(&second, OperationEnd::Held), sample.operation(3, 2));
+    let (end_record, third) = (sample.end_record(&second, OperationEnd::Held), sample.operation(3, 2));
     let resolved = sample.resolution_record(&second, Resolution::Done);
     let undone = Batch::default()
         .with(sample.sending_record(&second))
         .with(sample.task_record(&second))
-        .with(ended)
+        .with(end_record)
         .with(resolved)
         .with(sample.intent_record(&third))
         .with(done);
@@ -167,8 +172,8 @@ fn guest_taken_refusal(sample: &OperationSample, guest: u64, by: &Operation) -> 
     StoreRefusal::GuestTaken { vmid: sample.vmid(guest), by: by.id.clone() }
 }
 
-fn illegal_batch_among_legal<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, sample) = (stage.new_store(), OperationSample::new(4));
+fn illegal_batch_among_legal<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, sample) = (fixture.new_store(), OperationSample::new(4));
     expect_written(&store, "a run", sample.start_write())?;
     // All batches are queued before the first answer is awaited, so a store that groups commits has them in one group.
     let operations: Vec<Operation> = (0..40).map(|number| sample.operation(number, number / 2)).collect();
@@ -185,8 +190,8 @@ fn illegal_batch_among_legal<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_equal("the open ones", read_open_ids(&store, &sample)?.len(), 20)
 }
 
-fn one_operation_per_guest<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, mut sample) = (stage.new_store(), OperationSample::new(5));
+fn one_operation_per_guest<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, mut sample) = (fixture.new_store(), OperationSample::new(5));
     let (first, second) = (sample.operation(1, 1), sample.operation(2, 1));
     expect_written(
         &store,
@@ -199,7 +204,7 @@ fn one_operation_per_guest<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_refused(&store, "a second one on a tasked guest", sample.intent_record(&second), guest_taken_refusal(&sample, 1, &first))?;
     let held = sample.end_record(&first, OperationEnd::Held);
     expect_written(&store, "held", held)?;
-    let store = stage.reopen_store(store);
+    let store = fixture.reopen_store(store);
     expect_refused(&store, "a second one on a guest left held", sample.intent_record(&second), guest_taken_refusal(&sample, 1, &first))?;
     expect_written(&store, "another guest", sample.intent_record(&sample.operation(3, 2)))?;
     let elsewhere =
@@ -209,26 +214,27 @@ fn one_operation_per_guest<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_written(&store, "a second one on a free guest", sample.intent_record(&second))
 }
 
-fn one_operation_per_task<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, mut sample) = (stage.new_store(), OperationSample::new(11));
+fn one_operation_per_task<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, mut sample) = (fixture.new_store(), OperationSample::new(11));
     let (first, second) = (sample.operation(1, 1), sample.operation(2, 1));
     let (task, other) = (sample.task(&first), sample.task(&second));
     let both = || vec![task.clone(), other.clone()];
-    let whose = |store: &S::Store, environment| expect_readable("task owners", block_on(store.operations_of_tasks(environment, both())));
+    let task_owners =
+        |store: &S::Store, environment| expect_readable("task owners", block_on(store.operations_of_tasks(environment, both())));
     expect_written(
         &store,
         "runs",
         Batch::default().with(sample.start_write()).with(OperationSample::start_write_of(sample.run_in_other_environment())),
     )?;
     expect_written(&store, "an intent", sample.intent_record(&first))?;
-    expect_equal("no owners", whose(&store, sample.environment())?, Vec::new())?;
+    expect_equal("no owners", task_owners(&store, sample.environment())?, Vec::new())?;
     expect_written(&store, "its task", sample.task_record(&first))?;
     let failed = sample.end_record(&first, OperationEnd::Failed);
     expect_written(&store, "its end", failed)?;
     expect_written(&store, "the next one", sample.intent_record(&second))?;
-    let store = stage.reopen_store(store);
-    expect_equal("the first one's", whose(&store, sample.environment())?, vec![(task.clone(), first.id.clone())])?;
-    expect_equal("elsewhere", whose(&store, sample.other_environment())?, Vec::new())?;
+    let store = fixture.reopen_store(store);
+    expect_equal("the first one's", task_owners(&store, sample.environment())?, vec![(task.clone(), first.id.clone())])?;
+    expect_equal("elsewhere", task_owners(&store, sample.other_environment())?, Vec::new())?;
     let stolen = JournalRecord::TaskStarted { id: second.id.clone(), task: task.clone(), at_ms: 13 };
     expect_refused(&store, "a task of another operation", stolen, StoreRefusal::TaskTaken { task: task.clone(), by: first.id.clone() })?;
     let elsewhere =
@@ -238,8 +244,8 @@ fn one_operation_per_task<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_written(&store, "a task of its own", sample.task_record(&second))
 }
 
-fn one_request_per_key<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, mut sample) = (stage.new_store(), OperationSample::new(6));
+fn one_request_per_key<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, mut sample) = (fixture.new_store(), OperationSample::new(6));
     expect_written(
         &store,
         "runs",
@@ -249,7 +255,7 @@ fn one_request_per_key<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_written(&store, "a request", sample.intent_record(&first))?;
     let done = sample.end_record(&first, OperationEnd::Done);
     expect_written(&store, "its end", done)?;
-    let store = stage.reopen_store(store);
+    let store = fixture.reopen_store(store);
     let repeated = Ok(CommitAck::Repeated { first: first.id.clone() });
     for (number, guest) in [(2, 1), (3, 2)] {
         let again = sample.one_shot(number, guest, "key-1", "start it");
@@ -280,8 +286,8 @@ fn one_request_per_key<S: StoreFixture>(stage: &mut S) -> StoryResult {
     )
 }
 
-fn operation_matches_run<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, mut sample) = (stage.new_store(), OperationSample::new(7));
+fn operation_matches_run<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, mut sample) = (fixture.new_store(), OperationSample::new(7));
     let (operation, run) = (sample.operation(1, 1), sample.run());
     expect_refused(&store, "no run", sample.intent_record(&operation), StoreRefusal::RunUnknown(run.id.clone()))?;
     expect_written(
@@ -302,8 +308,8 @@ fn operation_matches_run<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_written(&store, "an outcome after the end of the run", done)
 }
 
-fn operation_lists<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, mut sample) = (stage.new_store(), OperationSample::new(8));
+fn operation_lists<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, mut sample) = (fixture.new_store(), OperationSample::new(8));
     expect_written(&store, "a run", sample.start_write())?;
     let total = u64::from(LIST_MAX) + 5;
     let operations: Vec<Operation> = (0..total).map(|number| sample.operation(number, number)).collect();
@@ -327,10 +333,10 @@ fn operation_lists<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_equal("the newest", ids(all.clone(), 2)?, names(&[total - 1, total - 2]))?;
     let older = OperationFilter { before: Some(operations[2].id.clone()), ..all.clone() };
     expect_equal("older ones", ids(older.clone(), 9)?, names(&[1, 0]))?;
-    let standing = |standing| OperationFilter { status: Some(standing), ..OperationFilter::default() };
-    expect_equal("held", ids(standing(OperationStatus::Held), 9)?, names(&[4]))?;
-    expect_equal("settled", ids(standing(OperationStatus::Settled), 9)?, names(&[3]))?;
-    let open = OperationFilter { before: Some(operations[6].id.clone()), ..standing(OperationStatus::Open) };
+    let with_status = |status| OperationFilter { status: Some(status), ..OperationFilter::default() };
+    expect_equal("held", ids(with_status(OperationStatus::Held), 9)?, names(&[4]))?;
+    expect_equal("settled", ids(with_status(OperationStatus::Settled), 9)?, names(&[3]))?;
+    let open = OperationFilter { before: Some(operations[6].id.clone()), ..with_status(OperationStatus::Open) };
     expect_equal("open", ids(open, 9)?, names(&[5, 2, 1, 0]))?;
     expect_equal("of a guest", ids(OperationFilter { vmid: Some(sample.vmid(7)), ..all.clone() }, 9)?, names(&[7]))?;
     expect_equal("of a run", ids(OperationFilter { run: Some(sample.run().id), ..older.clone() }, 9)?, names(&[1, 0]))?;
@@ -345,8 +351,8 @@ fn operation_lists<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_equal("older than an unknown operation", ids(OperationFilter { before: Some(nobody), ..all }, 9)?, Vec::new())
 }
 
-fn state_after_reopen<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, mut sample) = (stage.new_store(), OperationSample::new(9));
+fn state_after_reopen<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, mut sample) = (fixture.new_store(), OperationSample::new(9));
     expect_written(&store, "a run", sample.start_write())?;
     let mut wanted = Vec::new();
     for (number, end) in
@@ -364,14 +370,14 @@ fn state_after_reopen<S: StoreFixture>(stage: &mut S) -> StoryResult {
         }
         wanted.push(history);
     }
-    let store = stage.reopen_store(store);
+    let store = fixture.reopen_store(store);
     wanted.reverse();
     expect_equal("all operations", expect_readable("a list", block_on(store.operations(OperationFilter::default(), 99)))?, wanted)?;
     expect_equal("the open ones", read_open_ids(&store, &sample)?, vec!["op-0".into()])
 }
 
-fn batch_bounds<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, sample) = (stage.new_store(), OperationSample::new(10));
+fn batch_bounds<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, sample) = (fixture.new_store(), OperationSample::new(10));
     expect_refused(&store, "nothing", Batch::default(), StoreRefusal::Empty)?;
     let plan = |_| {
         let body: std::sync::Arc<[u8]> = std::sync::Arc::from(*b"{}");

@@ -38,15 +38,15 @@ fn read_parsed_entries(store: &impl Store) -> Result<Vec<LedgerEntry>, String> {
     read_all_entries(store)?.iter().map(|bytes| parse_entry(bytes).map_err(|error| format!("an entry: {error}"))).collect()
 }
 
-fn one_entry_per_decision<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, mut sample) = (stage.new_store(), OperationSample::new(40));
+fn one_entry_per_decision<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, mut sample) = (fixture.new_store(), OperationSample::new(40));
     expect_equal("the heads of an empty ledger", expect_readable("heads", block_on(store.heads()))?, LedgerHeads::default())?;
     let (operation, environment, vmid) = (sample.operation(1, 1), sample.environment(), sample.vmid(9));
-    let (ended, run) = (sample.end_record(&operation, OperationEnd::Held), sample.run());
+    let (end_record, run) = (sample.end_record(&operation, OperationEnd::Held), sample.run());
     let hold = Hold { environment: environment.clone(), vmid, by: "ann".into(), reason: "a disk".into(), at_ms: 5 };
     let freeze = Freeze { environment: environment.clone(), by: "ann".into(), reason: "audit".into(), at_ms: 6 };
     let plan = LedgerEntry::PlanMade { run: run.id.clone(), plan: run.plan, judgement: Digest::of_bytes(b"x"), at_ms: 2 };
-    let records = [sample.intent_record(&operation), sample.sending_record(&operation), sample.task_record(&operation), ended];
+    let records = [sample.intent_record(&operation), sample.sending_record(&operation), sample.task_record(&operation), end_record];
     let (release, thaw) = ((environment.clone(), "bob", 7), (environment, "bob", 8));
     expect_written(&store, "a run", sample.start_write().with(StoreWrite::blob(b"{}".to_vec())).with(StoreWrite::decision(plan.clone())))?;
     for record in &records {
@@ -68,18 +68,18 @@ fn one_entry_per_decision<S: StoreFixture>(stage: &mut S) -> StoryResult {
     wanted.push(LedgerEntry::Thaw { environment: thaw.0, by: thaw.1.into(), at_ms: thaw.2 });
     wanted.push(LedgerEntry::RunEnded { run: run.id, end: OperationEnd::Held, at_ms: 9 });
     expect_equal("the entries", read_parsed_entries(&store)?, wanted.clone())?;
-    expect_equal("the entries for the next process", read_parsed_entries(&stage.reopen_store(store))?, wanted)
+    expect_equal("the entries for the next process", read_parsed_entries(&fixture.reopen_store(store))?, wanted)
 }
 
-fn no_entry_without_write<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, mut sample) = (stage.new_store(), OperationSample::new(41));
+fn no_entry_without_write<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, mut sample) = (fixture.new_store(), OperationSample::new(41));
     let operation = sample.one_shot(1, 1, "key-1", "it");
-    let ended = sample.end_record(&operation, OperationEnd::Done);
-    expect_written(&store, "a life", sample.start_write().with(sample.intent_record(&operation)).with(ended))?;
+    let end_record = sample.end_record(&operation, OperationEnd::Done);
+    expect_written(&store, "a life", sample.start_write().with(sample.intent_record(&operation)).with(end_record))?;
     let before = (read_all_entries(&store)?, expect_readable("heads", block_on(store.heads()))?);
-    let twice = StoreWrite::RunEnded { id: sample.run().id, end: OperationEnd::Done, at_ms: 9 };
+    let end_write = StoreWrite::RunEnded { id: sample.run().id, end: OperationEnd::Done, at_ms: 9 };
     let id = sample.run().id;
-    expect_refused(&store, "two ends of a run", Batch::from(twice.clone()).with(twice), StoreRefusal::RunEnded(id))?;
+    expect_refused(&store, "two ends of a run", Batch::from(end_write.clone()).with(end_write), StoreRefusal::RunEnded(id))?;
     let repeated = block_on(store.commit(sample.intent_record(&sample.one_shot(2, 1, "key-1", "it")).into()));
     expect_equal("a repeated request", repeated, Ok(CommitAck::Repeated { first: operation.id.clone() }))?;
     expect_written(&store, "a body", StoreWrite::blob(b"{}".to_vec()))?;
@@ -109,10 +109,10 @@ fn rekey(previous: &str, verifier: &str) -> StoreWrite {
 }
 
 /// A second key is refused, however far behind the first and also within one batch. An entry that only quotes a key is accepted.
-fn one_signing_key<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let store = stage.new_store();
-    let twice = Batch::from(resync_write(0)).with(key_write(1)).with(key_write(2));
-    expect_refused(&store, "two keys in one batch", twice, StoreRefusal::SecondKey)?;
+fn one_signing_key<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let store = fixture.new_store();
+    let duplicate = Batch::from(resync_write(0)).with(key_write(1)).with(key_write(2));
+    expect_refused(&store, "two keys in one batch", duplicate, StoreRefusal::SecondKey)?;
     expect_equal("the entries", read_all_entries(&store)?.len(), 0)?;
     let quoted = LedgerEntry::Resync { by: "\"kind\":\"key\"".into(), reason: "\"kind\":\"key\"".into(), size: 0, root: None, at_ms: 0 };
     expect_written(&store, "what quotes one", Batch::from(StoreWrite::decision(quoted)))?;
@@ -120,7 +120,7 @@ fn one_signing_key<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_written(&store, "a key", key_write(3))?;
     expect_written(&store, "many words", Batch::new((0..600).map(resync_write).collect()))?;
     expect_refused(&store, "the same key", key_write(3), StoreRefusal::SecondKey)?;
-    let store = stage.reopen_store(store);
+    let store = fixture.reopen_store(store);
     expect_refused(&store, "another key", key_write(4), StoreRefusal::SecondKey)?;
     expect_refused(&store, "another key behind something", Batch::from(resync_write(1)).with(key_write(5)), StoreRefusal::SecondKey)?;
     expect_refused(&store, "a rekey of a key that is not named", rekey("key-9", "key-6"), StoreRefusal::OtherKey)?;
@@ -133,22 +133,22 @@ fn one_signing_key<S: StoreFixture>(stage: &mut S) -> StoryResult {
 }
 
 /// Tiles become full along the way, and the log matches one that is computed from the entries.
-fn ledger_only_extends<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (mut store, mut growth, mut number) = (stage.new_store(), LogBuilder::default(), 0);
+fn ledger_only_extends<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (mut store, mut log_builder, mut number) = (fixture.new_store(), LogBuilder::default(), 0);
     let mut full = Vec::new();
     for length in [1, 2, 252, 1, 1, 255, 88, 400] {
         let batch = Batch::new((number..number + length).map(resync_write).collect());
         expect_written(&store, "words", batch)?;
         for bytes in expect_readable("entries", block_on(store.entries(number, LIST_MAX)))? {
-            growth.append(LogHash::of_leaf(&bytes), |tile, hashes, _| full.push((tile, hashes.to_vec())));
+            log_builder.append(LogHash::of_leaf(&bytes), |tile, hashes, _| full.push((tile, hashes.to_vec())));
         }
         number += length;
-        let head = LedgerHead::from_tree(growth.tree());
+        let head = LedgerHead::from_tree(log_builder.tree());
         expect_equal("the heads", expect_readable("heads", block_on(store.heads()))?, LedgerHeads { all: head, durable: head })?;
-        store = stage.reopen_store(store);
+        store = fixture.reopen_store(store);
     }
     expect_equal("the entries", read_all_entries(&store)?.len() as u64, number)?;
-    let partial: Vec<(Tile, Vec<LogHash>)> = growth.partial_tiles().map(|(tile, hashes)| (tile, hashes.to_vec())).collect();
+    let partial: Vec<(Tile, Vec<LogHash>)> = log_builder.partial_tiles().map(|(tile, hashes)| (tile, hashes.to_vec())).collect();
     for (tile, hashes) in full.into_iter().chain(partial) {
         let narrow = Tile { width: 1, ..tile };
         expect_equal("the beginning of a tile", expect_readable("hashes", block_on(store.hashes(narrow)))?.as_deref(), hashes.get(..1))?;
@@ -163,8 +163,8 @@ fn ledger_only_extends<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_equal("entries beyond the end", expect_readable("entries", block_on(store.entries(number, 9)))?, Vec::new())
 }
 
-fn prune_is_recorded<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, sample) = (stage.new_store(), OperationSample::new(43));
+fn prune_is_recorded<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, sample) = (fixture.new_store(), OperationSample::new(43));
     let (one, two) = (Digest::of_bytes(b"one"), Digest::of_bytes(b"two"));
     let prune =
         |digests: &[Digest], seen, by: &str| StoreWrite::Prune { digests: digests.into(), seen, by: by.into(), before_ms: 4, at_ms: 5 };
@@ -176,15 +176,15 @@ fn prune_is_recorded<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_refused(&store, "nothing", prune(&[], 2, "ann"), StoreRefusal::Empty)?;
     expect_refused(&store, "a blank author", prune(&[one], 2, " "), StoreRefusal::NotStorable)?;
     expect_refused(&store, "a search from before the run", prune(&[one], 0, "ann"), StoreRefusal::LedgerGrown { seen: 0, now: 2 })?;
-    let grown = Batch::from(resync_write(1)).with(prune(&[one], 2, "ann"));
-    expect_refused(&store, "a search from before its own batch", grown, StoreRefusal::LedgerGrown { seen: 2, now: 3 })?;
-    let strange = Digest::of_bytes(b"strange");
-    expect_refused(&store, "what is not kept", prune(&[one, strange], 2, "ann"), StoreRefusal::NotKept(strange))?;
+    let batch = Batch::from(resync_write(1)).with(prune(&[one], 2, "ann"));
+    expect_refused(&store, "a search from before its own batch", batch, StoreRefusal::LedgerGrown { seen: 2, now: 3 })?;
+    let unknown = Digest::of_bytes(b"strange");
+    expect_refused(&store, "what is not kept", prune(&[one, unknown], 2, "ann"), StoreRefusal::NotKept(unknown))?;
     expect_equal("what is kept", expect_readable("a blob", block_on(store.blob(one)))?, Some(b"one".to_vec()))?;
     expect_written(&store, "one digest, given twice", prune(&[one, one], 2, "ann"))?;
     let undone = Batch::from(prune(&[two], 3, "ann")).with(prune(&[two], 4, "ann"));
     expect_refused(&store, "the same again in one batch", undone, StoreRefusal::NotKept(two))?;
-    let store = stage.reopen_store(store);
+    let store = fixture.reopen_store(store);
     expect_equal("what was pruned", expect_readable("a blob", block_on(store.blob(one)))?, None)?;
     expect_equal("what is kept", expect_readable("a blob", block_on(store.blob(two)))?, Some(b"two".to_vec()))?;
     let entry = LedgerEntry::Pruned { by: "ann".into(), before_ms: 4, digests: [one, one].into(), at_ms: 5 };
@@ -193,15 +193,15 @@ fn prune_is_recorded<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_equal("what is kept again", expect_readable("a blob", block_on(store.blob(one)))?, Some(b"one".to_vec()))
 }
 
-fn decisions_without_table<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, sample) = (stage.new_store(), OperationSample::new(42));
-    let made = |run: RunId| {
+fn decisions_without_table<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, sample) = (fixture.new_store(), OperationSample::new(42));
+    let plan_write = |run: RunId| {
         StoreWrite::decision(LedgerEntry::PlanMade { run, plan: sample.run().plan, judgement: Digest::of_bytes(b"x"), at_ms: 2 })
     };
     let id = sample.run().id;
-    expect_refused(&store, "a plan of an unknown run", made(id.clone()), StoreRefusal::RunUnknown(id.clone()))?;
+    expect_refused(&store, "a plan of an unknown run", plan_write(id.clone()), StoreRefusal::RunUnknown(id.clone()))?;
     expect_written(&store, "a run", sample.start_write())?;
-    expect_written(&store, "a plan", made(id.clone()))?;
+    expect_written(&store, "a plan", plan_write(id.clone()))?;
     let intent = LedgerEntry::Record(sample.intent_record(&sample.operation(1, 1)));
     expect_refused(
         &store,
@@ -209,8 +209,8 @@ fn decisions_without_table<S: StoreFixture>(stage: &mut S) -> StoryResult {
         StoreWrite::decision(intent),
         StoreRefusal::NotStandalone { kind: "intent" },
     )?;
-    let ended = LedgerEntry::RunEnded { run: id.clone(), end: OperationEnd::Done, at_ms: 3 };
-    expect_refused(&store, "an end without its run", StoreWrite::decision(ended), StoreRefusal::NotStandalone { kind: "run-ended" })?;
+    let end_entry = LedgerEntry::RunEnded { run: id.clone(), end: OperationEnd::Done, at_ms: 3 };
+    expect_refused(&store, "an end without its run", StoreWrite::decision(end_entry), StoreRefusal::NotStandalone { kind: "run-ended" })?;
     let how = Slug::new("typed").ok_or("a word")?;
     let names = (0..60).map(|_| "\u{1}".repeat(4000).into()).collect();
     let long = LedgerEntry::Approved { run: id.clone(), plan: sample.run().plan, by: "ann".into(), how, names, at_ms: 4 };
@@ -218,6 +218,6 @@ fn decisions_without_table<S: StoreFixture>(stage: &mut S) -> StoryResult {
     let late = LedgerEntry::Key { verifier: "x".into(), at_ms: u64::MAX };
     expect_refused(&store, "a time that is too large", StoreWrite::decision(late), StoreRefusal::NotStorable)?;
     expect_written(&store, "the end", StoreWrite::RunEnded { id: id.clone(), end: OperationEnd::Done, at_ms: 5 })?;
-    expect_refused(&store, "a plan of a run that has ended", made(id.clone()), StoreRefusal::RunEnded(id))?;
+    expect_refused(&store, "a plan of a run that has ended", plan_write(id.clone()), StoreRefusal::RunEnded(id))?;
     expect_equal("the entries", read_all_entries(&store)?.len(), 4)
 }

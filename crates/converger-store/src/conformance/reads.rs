@@ -67,8 +67,8 @@ fn write_operations(store: &impl crate::Store, sample: &mut OperationSample) -> 
     expect_written(store, "a resolution", sample.resolution_record(&operations[3], Resolution::Done))
 }
 
-fn plan_conditions<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, mut sample) = (stage.new_store(), OperationSample::new(70));
+fn plan_conditions<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, mut sample) = (fixture.new_store(), OperationSample::new(70));
     let (old, new) = (sample.environment(), EnvironmentName::new("site-b").ok_or("a name")?);
     expect_equal("conditions of nothing", read_conditions(&store, &old)?, StoreConditions::default())?;
     write_operations(&store, &mut sample)?;
@@ -85,7 +85,7 @@ fn plan_conditions<S: StoreFixture>(stage: &mut S) -> StoryResult {
     let elsewhere = read_conditions(&store, &sample.other_environment())?;
     expect_equal("conditions elsewhere", (elsewhere.holds.len(), elsewhere.unsettled.len(), elsewhere.freeze), (0, 0, None))?;
     expect_written(&store, "a rename", rename(&old, &new))?;
-    let store = stage.reopen_store(store);
+    let store = fixture.reopen_store(store);
     let (by_old, by_new) = (read_conditions(&store, &old)?, read_conditions(&store, &new)?);
     expect_equal("unsettled operations under the new name", ids(&by_new.unsettled), vec!["op-1".into(), "op-2".into()])?;
     expect_equal("the hold under the new name", by_new.holds.clone(), vec![hold(&new, &sample, 9)])?;
@@ -93,8 +93,8 @@ fn plan_conditions<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_equal("conditions by the former name", by_old, by_new)
 }
 
-fn operations_of_guests<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, mut sample) = (stage.new_store(), OperationSample::new(71));
+fn operations_of_guests<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, mut sample) = (fixture.new_store(), OperationSample::new(71));
     let (old, new) = (sample.environment(), EnvironmentName::new("site-b").ok_or("a name")?);
     expect_written(&store, "a run", sample.start_write())?;
     let rounds = u64::from(GUEST_OPERATIONS_MAX) + 2;
@@ -107,7 +107,7 @@ fn operations_of_guests<S: StoreFixture>(stage: &mut S) -> StoryResult {
         expect_written(&store, "an operation", sample.intent_record(&sample.operation(rounds + guest, guest)))?;
     }
     expect_written(&store, "a rename", rename(&old, &new))?;
-    let store = stage.reopen_store(store);
+    let store = fixture.reopen_store(store);
     for environment in [old, new] {
         let guests = vec![sample.vmid(3), sample.vmid(1), sample.vmid(7)];
         let found = expect_readable("operations of guests", block_on(store.guest_operations(environment, guests)))?;
@@ -170,16 +170,16 @@ fn write_journal(store: &impl crate::Store, sample: &mut OperationSample) -> Res
     })
 }
 
-fn overview_of_journal<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, mut sample) = (stage.new_store(), OperationSample::new(72));
+fn overview_of_journal<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, mut sample) = (fixture.new_store(), OperationSample::new(72));
     expect_equal("an empty journal", read_overview(&store)?, JournalOverview::default())?;
     let wanted = write_journal(&store, &mut sample)?;
     expect_equal("the overview", read_overview(&store)?, wanted.clone())?;
-    expect_equal("the overview for the next process", read_overview(&stage.reopen_store(store))?, wanted)
+    expect_equal("the overview for the next process", read_overview(&fixture.reopen_store(store))?, wanted)
 }
 
-fn overview_after_refusal<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, mut sample) = (stage.new_store(), OperationSample::new(73));
+fn overview_after_refusal<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, mut sample) = (fixture.new_store(), OperationSample::new(73));
     write_journal(&store, &mut sample)?;
     let (before, new) = (read_overview(&store)?, EnvironmentName::new("site-b").ok_or("a name")?);
     let third = EnvironmentName::new("site-c").ok_or("a name")?;
@@ -196,10 +196,10 @@ fn overview_after_refusal<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_equal("the overview", read_overview(&store)?, before)
 }
 
-fn journal_matches_ledger<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let (store, mut sample) = (stage.new_store(), OperationSample::new(74));
+fn journal_matches_ledger<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, mut sample) = (fixture.new_store(), OperationSample::new(74));
     write_journal(&store, &mut sample)?;
-    let store = stage.reopen_store(store);
+    let store = fixture.reopen_store(store);
     let (mut replay, mut index, mut short) = (LedgerReplay::default(), LedgerIndex::default(), LedgerReplay::default());
     let entries = expect_readable("entries", block_on(store.entries(0, 100)))?;
     for (position, bytes) in (0..).zip(&entries) {
@@ -215,20 +215,20 @@ fn journal_matches_ledger<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_equal("a mismatch with a ledger that lost its last entry", compare(&short)?.is_some(), true)
 }
 
-fn stored_digests<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let store = stage.new_store();
+fn stored_digests<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let store = fixture.new_store();
     let bodies: [&[u8]; 3] = [b"one", b"two", b"three"];
     let mut wanted: Vec<Digest> = bodies.iter().map(|body| Digest::of_bytes(body)).collect();
     wanted.sort();
     for body in bodies {
         expect_written(&store, "a blob", StoreWrite::blob(body.to_vec()))?;
     }
-    let store = stage.reopen_store(store);
+    let store = fixture.reopen_store(store);
     expect_equal("the digests", expect_readable("digests", block_on(store.digests()))?, wanted)
 }
 
-fn stored_tiles<S: StoreFixture>(stage: &mut S) -> StoryResult {
-    let store = stage.new_store();
+fn stored_tiles<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let store = fixture.new_store();
     let read = |store: &S::Store| expect_readable("rows", block_on(store.ledger_rows()));
     expect_equal("the rows of an empty ledger", read(&store)?, LedgerRows::default())?;
     let entry = |number: u64| {
@@ -237,7 +237,7 @@ fn stored_tiles<S: StoreFixture>(stage: &mut S) -> StoryResult {
     for first in [0, 300] {
         expect_written(&store, "entries", Batch::new((first..first + 300).map(entry).collect()))?;
     }
-    let store = stage.reopen_store(store);
+    let store = fixture.reopen_store(store);
     expect_equal("the rows", read(&store)?, LedgerRows { entries: 600, full_tiles: 2 })?;
     for (index, is_full) in [(0, true), (1, true), (2, false)] {
         let tile = Tile { level: 0, index, width: 256 };

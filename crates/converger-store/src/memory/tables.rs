@@ -99,20 +99,20 @@ impl MemoryTables {
     fn apply_undo(&mut self, undo: UndoStep) {
         match undo {
             UndoStep::Intent => self.undo_intent(),
-            UndoStep::Sending(place, before) => self.operations[place].sending = before,
-            UndoStep::Tasked(place) => self.operations[place].task = None,
-            UndoStep::Ended(place) => {
-                self.operations[place].ended = None;
-                self.occupy(place);
+            UndoStep::Sending(position, before) => self.operations[position].sending = before,
+            UndoStep::Tasked(position) => self.operations[position].task = None,
+            UndoStep::Ended(position) => {
+                self.operations[position].ended = None;
+                self.occupy(position);
             }
-            UndoStep::Resolved(place) => {
-                self.operations[place].resolved = None;
-                self.occupy(place);
+            UndoStep::Resolved(position) => {
+                self.operations[position].resolved = None;
+                self.occupy(position);
             }
             UndoStep::Blob(digest) => drop(self.blobs.remove(&digest)),
             UndoStep::Pruned(digest, body) => drop(self.blobs.insert(digest, body)),
             UndoStep::Run => drop(self.runs.pop().map(|run| self.run_positions.remove(&run.run.id))),
-            UndoStep::RunEnd(place) => self.runs[place].ended = None,
+            UndoStep::RunEnd(position) => self.runs[position].ended = None,
             UndoStep::Hold => drop(self.hold_history.holds.pop()),
             UndoStep::Release(row) => self.hold_history.holds[row].1 = None,
             UndoStep::Freeze => drop(self.hold_history.freezes.pop()),
@@ -134,20 +134,20 @@ impl MemoryTables {
         }
     }
 
-    fn occupy(&mut self, place: usize) {
-        let operation = &self.operations[place].operation;
+    fn occupy(&mut self, position: usize) {
+        let operation = &self.operations[position].operation;
         self.occupants.insert(self.guest_key(operation), operation.id.clone());
     }
 
     fn put_intent(&mut self, operation: Box<Operation>, at_ms: u64) {
-        let place = self.operations.len();
-        self.positions.insert(operation.id.clone(), place);
+        let position = self.operations.len();
+        self.positions.insert(operation.id.clone(), position);
         if let OperationSource::OneShot { key, request } = &operation.source {
             self.keys.insert((operation.environment.clone(), key.clone()), (operation.id.clone(), *request));
         }
         let boot = self.run_positions.get(&operation.run).and_then(|run| self.runs[*run].run.boot.clone());
         self.operations.push(OperationHistory { boot, ..OperationHistory::from_intent(operation, at_ms) });
-        self.occupy(place);
+        self.occupy(position);
         self.undo.push(UndoStep::Intent);
     }
 
@@ -164,17 +164,17 @@ impl MemoryTables {
 
     /// Builds the log over the first `size` entries.
     fn build_log(&self, size: usize, mut filled: impl FnMut(Tile, &[LogHash])) -> LogBuilder {
-        let mut growth = LogBuilder::default();
+        let mut log_builder = LogBuilder::default();
         for entry in self.entries.iter().take(size) {
-            growth.append(LogHash::of_leaf(entry), |tile, hashes, _| filled(tile, hashes));
+            log_builder.append(LogHash::of_leaf(entry), |tile, hashes, _| filled(tile, hashes));
         }
-        growth
+        log_builder
     }
 
     /// Restores the mark that is on disk.
     pub(super) fn lose_mark(&mut self, id: &OperationId, before: Option<SendingMark>) {
-        if let Some(place) = self.positions.get(id) {
-            self.operations[*place].sending = before;
+        if let Some(position) = self.positions.get(id) {
+            self.operations[*position].sending = before;
         }
     }
 
@@ -213,7 +213,7 @@ impl MemoryTables {
     }
 
     fn find_operation(&self, id: &OperationId) -> Option<&OperationHistory> {
-        self.positions.get(id).map(|place| &self.operations[*place])
+        self.positions.get(id).map(|position| &self.operations[*position])
     }
 }
 
@@ -231,7 +231,7 @@ fn matches_filter(names: &EnvironmentNames, filter: &OperationFilter, history: &
     filter.environment.as_ref().is_none_or(|environment| environment == names.current(&operation.environment))
         && filter.run.as_ref().is_none_or(|run| *run == operation.run)
         && filter.vmid.is_none_or(|vmid| vmid == operation.guest.vmid)
-        && filter.status.is_none_or(|standing| standing == OperationStatus::from_progress(history.progress()))
+        && filter.status.is_none_or(|status| status == OperationStatus::from_progress(history.progress()))
 }
 
 impl ReadTables for MemoryTables {
@@ -261,7 +261,7 @@ impl ReadTables for MemoryTables {
     }
 
     fn run(&self, id: &RunId) -> Result<Option<RunHistory>, Infallible> {
-        Ok(self.run_positions.get(id).map(|place| self.runs[*place].clone()))
+        Ok(self.run_positions.get(id).map(|position| self.runs[*position].clone()))
     }
 
     fn hold(&self, environment: &EnvironmentName, vmid: Vmid) -> Result<Option<Hold>, Infallible> {
@@ -341,17 +341,17 @@ impl ReadTables for MemoryTables {
 
     fn hashes(&self, tile: Tile) -> Result<Option<Vec<LogHash>>, Infallible> {
         let mut tiles = BTreeMap::new();
-        let growth = self.build_log(self.entries.len(), |full, hashes| drop(tiles.insert((full.level, full.index), hashes.to_vec())));
-        tiles.extend(growth.partial_tiles().map(|(open, hashes)| ((open.level, open.index), hashes.to_vec())));
+        let log_builder = self.build_log(self.entries.len(), |full, hashes| drop(tiles.insert((full.level, full.index), hashes.to_vec())));
+        tiles.extend(log_builder.partial_tiles().map(|(open, hashes)| ((open.level, open.index), hashes.to_vec())));
         let hashes = tiles.get(&(tile.level, tile.index)).and_then(|hashes| hashes.get(..usize::from(tile.width)));
         Ok(hashes.map(<[LogHash]>::to_vec))
     }
 
     fn unsettled_operations(&self, environment: &EnvironmentName) -> Result<Vec<OperationHistory>, Infallible> {
         let own = self.occupants.iter().filter(|((own, _), _)| own == environment);
-        let mut places: Vec<usize> = own.filter_map(|(_, id)| self.positions.get(id).copied()).collect();
-        places.sort_unstable();
-        Ok(places.into_iter().map(|place| self.operations[place].clone()).collect())
+        let mut positions: Vec<usize> = own.filter_map(|(_, id)| self.positions.get(id).copied()).collect();
+        positions.sort_unstable();
+        Ok(positions.into_iter().map(|position| self.operations[position].clone()).collect())
     }
 
     fn start_order(&self) -> Result<(Vec<RunId>, Vec<OperationId>), Infallible> {
@@ -401,18 +401,18 @@ impl WriteTables for MemoryTables {
             record => record,
         };
         // INVARIANT: `apply_batch` has found the operation and admitted the record.
-        let place = self.positions[record.id()];
+        let position = self.positions[record.id()];
         self.undo.push(match &record {
             JournalRecord::Intent { .. } => UndoStep::Intent,
-            JournalRecord::Sending { .. } => UndoStep::Sending(place, self.operations[place].sending),
-            JournalRecord::TaskStarted { .. } => UndoStep::Tasked(place),
-            JournalRecord::Ended { .. } => UndoStep::Ended(place),
-            JournalRecord::Resolved { .. } => UndoStep::Resolved(place),
+            JournalRecord::Sending { .. } => UndoStep::Sending(position, self.operations[position].sending),
+            JournalRecord::TaskStarted { .. } => UndoStep::Tasked(position),
+            JournalRecord::Ended { .. } => UndoStep::Ended(position),
+            JournalRecord::Resolved { .. } => UndoStep::Resolved(position),
         });
-        let history = &mut self.operations[place];
+        let history = &mut self.operations[position];
         assert_eq!(history.add_record(record), Ok(()), "an admitted record follows");
         if !after.occupies_guest() {
-            let key = self.guest_key(&self.operations[place].operation);
+            let key = self.guest_key(&self.operations[position].operation);
             self.occupants.remove(&key);
         }
         Ok(())
@@ -438,9 +438,9 @@ impl WriteTables for MemoryTables {
     }
 
     fn put_run_end(&mut self, id: &RunId, end: OperationEnd, at_ms: u64) -> Result<(), Infallible> {
-        let place = self.run_positions[id];
-        self.runs[place].ended = Some((end, at_ms));
-        self.undo.push(UndoStep::RunEnd(place));
+        let position = self.run_positions[id];
+        self.runs[position].ended = Some((end, at_ms));
+        self.undo.push(UndoStep::RunEnd(position));
         Ok(())
     }
 
@@ -481,9 +481,9 @@ impl WriteTables for MemoryTables {
     fn put_rename(&mut self, rename: &EnvironmentRename) -> Result<(), Infallible> {
         self.remember_names();
         self.names.rename(rename);
-        let moved = |own: EnvironmentName| if own == rename.from { rename.to.clone() } else { own };
-        self.occupants = std::mem::take(&mut self.occupants).into_iter().map(|((own, vmid), id)| ((moved(own), vmid), id)).collect();
-        self.keys = std::mem::take(&mut self.keys).into_iter().map(|((own, key), row)| ((moved(own), key), row)).collect();
+        let renamed = |own: EnvironmentName| if own == rename.from { rename.to.clone() } else { own };
+        self.occupants = std::mem::take(&mut self.occupants).into_iter().map(|((own, vmid), id)| ((renamed(own), vmid), id)).collect();
+        self.keys = std::mem::take(&mut self.keys).into_iter().map(|((own, key), row)| ((renamed(own), key), row)).collect();
         self.hold_history.rename_active(&rename.from, &rename.to);
         Ok(())
     }

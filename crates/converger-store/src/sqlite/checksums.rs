@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn different_rows_have_different_checksums() {
         let rows = ["", "NULL", "NULL, NULL", "0", "1", "'1'", "X'31'", "1.0", "''", "'ab', 'c'", "'a', 'bc'", "'abc'", "NULL, 'abc'"];
-        let sums: std::collections::BTreeSet<i64> = rows.into_iter().map(query_row_sum).collect();
-        assert_eq!(sums.len(), rows.len());
+        let checksums: std::collections::BTreeSet<i64> = rows.into_iter().map(query_row_sum).collect();
+        assert_eq!(checksums.len(), rows.len());
     }
 }

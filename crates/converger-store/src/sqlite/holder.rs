@@ -10,11 +10,11 @@ use rustix::fs::{major, minor};
 
 /// The process that holds a write lock on a database or its shared-memory file. `None` if the lock is gone or the system does not show
 /// it, as on a network file system or across containers.
-pub(super) fn writer_of(place: &Path) -> Option<u32> {
+pub(super) fn writer_of(path: &Path) -> Option<u32> {
     let locks = fs::read_to_string("/proc/locks").ok()?;
-    let mut index = place.as_os_str().to_owned();
+    let mut index = path.as_os_str().to_owned();
     index.push("-shm");
-    [place, Path::new(&index)].into_iter().filter_map(|file| fs::metadata(file).ok()).find_map(|file| {
+    [path, Path::new(&index)].into_iter().filter_map(|file| fs::metadata(file).ok()).find_map(|file| {
         let id = format!("{:02x}:{:02x}:{}", major(file.dev()), minor(file.dev()), file.ino());
         locks.lines().find_map(|line| holder(line, &id))
     })

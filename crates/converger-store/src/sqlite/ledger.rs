@@ -80,12 +80,12 @@ pub(super) fn read_hashes(connection: &Connection, tile: Tile) -> LedgerResult<O
 
 /// The stored hashes of a full tile; `None` if the tile is not stored.
 pub(super) fn read_full_tile(connection: &Connection, tile: Tile) -> LedgerResult<Option<Vec<LogHash>>> {
-    let kept =
+    let stored =
         connection.prepare_cached(SELECT_TILE)?.query_row(params![tile.level, to_sql_integer(tile.index)], |row| row.get::<_, Vec<u8>>(0));
     let whole = |bytes: Vec<u8>| {
         split_hashes(&bytes).ok_or_else(|| damaged_ledger_error(&format!("tile {} of level {} is incomplete", tile.index, tile.level)))
     };
-    kept.optional()?.map(whole).transpose()
+    stored.optional()?.map(whole).transpose()
 }
 
 /// Checks that the log is too short for this tile to be full. Otherwise the tile was removed.
@@ -113,8 +113,8 @@ fn hash_partial_tile(connection: &Connection, tile: Tile) -> LedgerResult<Vec<Lo
         .query_map(params![level, to_sql_integer(first), to_sql_integer(last)], |row| Ok((row.get::<_, i64>(0)?, hash_column(row, 1)?)))?;
     let mut roots = Vec::new();
     for row in rows {
-        let (place, root) = row?;
-        if place != to_sql_integer(first + roots.len() as u64) {
+        let (index, root) = row?;
+        if index != to_sql_integer(first + roots.len() as u64) {
             break;
         }
         roots.push(root);
@@ -135,7 +135,7 @@ pub(super) fn resume_log(connection: &Connection) -> LedgerResult<LogBuilder> {
         return Err(damaged_ledger_error(&format!("it has {size} entries, and entry {} {what}", last.min(to_sql_integer(size)))));
     }
     let mut open = Vec::new();
-    let growth = LogBuilder::resume(size, |level, index| {
+    let log_builder = LogBuilder::resume(size, |level, index| {
         let at = index % TILE_WIDTH;
         if at == 0 {
             let width = (size >> (8 * u32::from(level))) - index;
@@ -146,8 +146,8 @@ pub(super) fn resume_log(connection: &Connection) -> LedgerResult<LogBuilder> {
         // `open` has as many hashes as were requested.
         usize::try_from(at).ok().and_then(|at| open.get(at).copied()).ok_or_else(|| damaged_ledger_error("a tile is incomplete"))
     })?;
-    if growth.tree().root() == root {
-        Ok(growth)
+    if log_builder.tree().root() == root {
+        Ok(log_builder)
     } else {
         Err(damaged_ledger_error(&format!("its last entries, up to {size}, do not match its root")))
     }
@@ -157,21 +157,26 @@ pub(super) fn resume_log(connection: &Connection) -> LedgerResult<LogBuilder> {
 pub(super) fn refresh_log(connection: &Connection, known: Option<LogBuilder>) -> LedgerResult<LogBuilder> {
     let head = read_heads(connection)?.all;
     match known {
-        Some(growth) if LedgerHead::from_tree(growth.tree()) == head => Ok(growth),
+        Some(log_builder) if LedgerHead::from_tree(log_builder.tree()) == head => Ok(log_builder),
         _ => resume_log(connection),
     }
 }
 
 /// Appends leaves whose entries are already written.
-pub(super) fn append_leaves(connection: &Connection, growth: &mut LogBuilder, leaves: &[LogHash], syncs: SyncMode) -> LedgerResult<()> {
+pub(super) fn append_leaves(
+    connection: &Connection,
+    log_builder: &mut LogBuilder,
+    leaves: &[LogHash],
+    syncs: SyncMode,
+) -> LedgerResult<()> {
     let mut full = Vec::new();
     for leaf in leaves {
-        growth.append(*leaf, |tile, hashes, root| full.push((tile, join_hashes(hashes), root)));
+        log_builder.append(*leaf, |tile, hashes, root| full.push((tile, join_hashes(hashes), root)));
     }
     for (tile, hashes, root) in full {
         connection.prepare_cached(INSERT_TILE)?.execute(params![tile.level, to_sql_integer(tile.index), hashes, root.0.as_slice()])?;
     }
-    let all = LedgerHead::from_tree(growth.tree());
+    let all = LedgerHead::from_tree(log_builder.tree());
     // An unsynced commit becomes durable with the next synced one, and only that one advances the durable head.
     let durable = if syncs == SyncMode::Now { all } else { read_heads(connection)?.durable };
     let row = params![to_sql_integer(all.size), all.root.0.as_slice(), to_sql_integer(durable.size), durable.root.0.as_slice()];

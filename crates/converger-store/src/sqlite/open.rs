@@ -23,8 +23,8 @@ use crate::{KEY_FILE, StoreOpenError, lock};
 pub(crate) const STORE_FILE: &str = "converger.db";
 
 /// The path of the WAL of a file.
-pub(super) fn wal_path(place: &Path) -> PathBuf {
-    let mut log = place.as_os_str().to_os_string();
+pub(super) fn wal_path(path: &Path) -> PathBuf {
+    let mut log = path.as_os_str().to_os_string();
     log.push("-wal");
     log.into()
 }
@@ -49,24 +49,24 @@ pub(super) fn open_writer(directory: &Path, settings: &StoreSettings) -> Result<
     // SQLite interprets a path that begins with `file:` as a URI.
     let directory = &std::path::absolute(directory).unwrap_or_else(|_| directory.to_path_buf());
     prepare_directory(directory)?;
-    let place = directory.join(STORE_FILE);
-    let length = prepare_file(&place)?;
-    let opened = open_connection(&place, length, settings).map_err(|trouble| trouble.into_open_error(&place))?;
-    let (connection, settled, growth) = opened;
+    let path = directory.join(STORE_FILE);
+    let length = prepare_file(&path)?;
+    let opened = open_connection(&path, length, settings).map_err(|fault| fault.into_open_error(&path))?;
+    let (connection, settled, log_builder) = opened;
     // Only this sync makes the names of new files durable.
     sync_directory(directory)?;
-    Ok(OpenedStore { connection, place, wal_state: settled, log: growth })
+    Ok(OpenedStore { connection, place: path, wal_state: settled, log: log_builder })
 }
 
 /// Opens a second connection, for reading, to a store that is already open for writing.
-pub(super) fn open_reader(place: &Path, patience: Duration) -> Result<Connection, StoreOpenError> {
+pub(super) fn open_reader(path: &Path, patience: Duration) -> Result<Connection, StoreOpenError> {
     let open = || {
-        let connection = Connection::open_with_flags(place, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+        let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
         configure_connection(&connection, patience)?;
         connection.pragma_update(None, "query_only", true)?;
         Ok(connection)
     };
-    open().map_err(|error: rusqlite::Error| OpenFault::Sql(error).into_open_error(place))
+    open().map_err(|error: rusqlite::Error| OpenFault::Sql(error).into_open_error(path))
 }
 
 /// Settings that every connection needs.
@@ -94,8 +94,8 @@ fn prepare_directory(directory: &Path) -> Result<(), StoreOpenError> {
     }
     // The owner can change the content whatever the mode is. Without this check, root would use a store that another user controls.
     if metadata.uid() != geteuid().as_raw() {
-        let theirs = io::Error::new(io::ErrorKind::PermissionDenied, format!("it belongs to the user with the id {}", metadata.uid()));
-        return Err(unusable("use as state directory", "use one that you own, or run this as its owner", theirs));
+        let owner_error = io::Error::new(io::ErrorKind::PermissionDenied, format!("it belongs to the user with the id {}", metadata.uid()));
+        return Err(unusable("use as state directory", "use one that you own, or run this as its owner", owner_error));
     }
     // The store shows what would be done to every guest. The mode is not changed here, because the directory may be a home directory.
     if metadata.permissions().mode() & 0o077 != 0 {
@@ -113,15 +113,15 @@ fn sync_directory(directory: &Path) -> Result<(), StoreOpenError> {
 }
 
 /// Creates the file if it is missing, with a mode that keeps other users out from the first byte on. Returns its length.
-fn prepare_file(place: &Path) -> Result<u64, StoreOpenError> {
+fn prepare_file(path: &Path) -> Result<u64, StoreOpenError> {
     let help = "it must be a regular file, not a link, and this user must be able to write to it and its directory";
-    let unusable = |source| StoreOpenError::Unusable { what: "open", place: place.into(), help, source };
-    if fs::symlink_metadata(place).map_or(0, |there| there.len()) == 0 {
-        check_not_lost(place)?;
+    let unusable = |source| StoreOpenError::Unusable { what: "open", place: path.into(), help, source };
+    if fs::symlink_metadata(path).map_or(0, |existing| existing.len()) == 0 {
+        check_not_lost(path)?;
     }
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(NO_FOLLOW);
-    let metadata = options.open(place).and_then(|file| file.metadata()).map_err(unusable)?;
+    let metadata = options.open(path).and_then(|file| file.metadata()).map_err(unusable)?;
     if !metadata.is_file() {
         return Err(unusable(io::Error::other("it is not a regular file")));
     }
@@ -129,7 +129,7 @@ fn prepare_file(place: &Path) -> Result<u64, StoreOpenError> {
     if metadata.nlink() > 1 {
         let help = "copy it to a new name, then move the copy over it";
         let source = io::Error::other(format!("it has {} hard links", metadata.nlink()));
-        return Err(StoreOpenError::Unusable { what: "open", place: place.into(), help, source });
+        return Err(StoreOpenError::Unusable { what: "open", place: path.into(), help, source });
     }
     Ok(metadata.len())
 }
@@ -138,31 +138,31 @@ fn prepare_file(place: &Path) -> Result<u64, StoreOpenError> {
 /// bytes, so any of them shows that there was a store (S19).
 ///
 /// A new store in its place would know no holds, freezes or operations in flight.
-pub(super) fn check_not_lost(place: &Path) -> Result<(), StoreOpenError> {
-    let Some(remains) = find_remains(place) else { return Ok(()) };
+pub(super) fn check_not_lost(path: &Path) -> Result<(), StoreOpenError> {
+    let Some(remains) = find_remains(path) else { return Ok(()) };
     // Another process may have created the store in the meantime: its first bytes were there before the file that was found.
-    if fs::symlink_metadata(place).is_ok_and(|there| there.len() > 0) {
+    if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.len() > 0) {
         return Ok(());
     }
-    Err(StoreOpenError::Lost { place: place.to_path_buf(), remains })
+    Err(StoreOpenError::Lost { place: path.to_path_buf(), remains })
 }
 
 /// A file of the state directory that shows that there was a store.
-fn find_remains(place: &Path) -> Option<PathBuf> {
-    let directory = place.parent()?;
+fn find_remains(store_path: &Path) -> Option<PathBuf> {
+    let directory = store_path.parent()?;
     let mut paths: Vec<_> = fs::read_dir(directory).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort();
-    let beside = [wal_path(place), directory.join(format!("{STORE_FILE}-shm")), directory.join(KEY_FILE)];
+    let beside = [wal_path(store_path), directory.join(format!("{STORE_FILE}-shm")), directory.join(KEY_FILE)];
     paths.into_iter().find(|path| lock::is_lock_file(path) || beside.contains(path))
 }
 
 /// Restricts the file, its WAL and its shared-memory file to this user. SQLite creates the last two with the mode of the file.
-fn restrict_permissions(place: &Path) -> io::Result<()> {
+fn restrict_permissions(path: &Path) -> io::Result<()> {
     for ending in ["", "-wal", "-shm"] {
-        let mut name = place.as_os_str().to_os_string();
+        let mut name = path.as_os_str().to_os_string();
         name.push(ending);
         match fs::symlink_metadata(&name) {
-            Ok(there) if there.is_file() && there.permissions().mode() & 0o077 != 0 => {
+            Ok(metadata) if metadata.is_file() && metadata.permissions().mode() & 0o077 != 0 => {
                 fs::set_permissions(&name, Permissions::from_mode(0o600))?
             }
             _ => {}
@@ -184,13 +184,13 @@ impl From<rusqlite::Error> for OpenFault {
     }
 }
 
-fn open_connection(place: &Path, length: u64, settings: &StoreSettings) -> Result<(Connection, WalState, LogBuilder), OpenFault> {
-    let mut connection = Connection::open_with_flags(place, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+fn open_connection(path: &Path, length: u64, settings: &StoreSettings) -> Result<(Connection, WalState, LogBuilder), OpenFault> {
+    let mut connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     // A close would checkpoint and sync even after a sync that failed, and would report no error.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     configure_connection(&connection, settings.patience)?;
     schema::find_format_fault(&connection)?.map_or(Ok(()), |found| Err(OpenFault::Format(found)))?;
-    restrict_permissions(place).map_err(OpenFault::Mode)?;
+    restrict_permissions(path).map_err(OpenFault::Mode)?;
     set_pragmas(&connection, settings.bytes_max)?;
     in_read_transaction(&connection, |connection| check_for_damage(connection, length))?;
     match schema::make(&mut connection)? {
@@ -198,8 +198,8 @@ fn open_connection(place: &Path, length: u64, settings: &StoreSettings) -> Resul
         found => return Err(OpenFault::Format(found)),
     }
     let settled = merge_wal(&connection, settings.patience)?;
-    let growth = in_read_transaction(&connection, |connection| Ok(ledger::resume_log(connection)?))?;
-    Ok((connection, settled, growth))
+    let log_builder = in_read_transaction(&connection, |connection| Ok(ledger::resume_log(connection)?))?;
+    Ok((connection, settled, log_builder))
 }
 
 /// Runs a read in one transaction. Other processes may write at the same time, and an old head with new entries would look like damage.
@@ -211,8 +211,8 @@ fn in_read_transaction<T>(connection: &Connection, read: impl FnOnce(&Connection
 }
 
 impl From<sql_fault::SqlFault> for OpenFault {
-    fn from(trouble: sql_fault::SqlFault) -> Self {
-        match trouble {
+    fn from(fault: sql_fault::SqlFault) -> Self {
+        match fault {
             sql_fault::SqlFault::Sql(error) => Self::Sql(error),
             sql_fault::SqlFault::Full => {
                 Self::Sql(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL), None))
@@ -223,29 +223,29 @@ impl From<sql_fault::SqlFault> for OpenFault {
 }
 
 /// Checks that a file is a store of this program with a known version.
-pub(super) fn check_file_format(connection: &Connection, place: &Path) -> Result<(), StoreOpenError> {
+pub(super) fn check_file_format(connection: &Connection, path: &Path) -> Result<(), StoreOpenError> {
     match schema::find_format_fault(connection) {
         Ok(None) => Ok(()),
-        Ok(Some(found)) => Err(OpenFault::Format(found).into_open_error(place)),
-        Err(error) => Err(OpenFault::Sql(error).into_open_error(place)),
+        Ok(Some(found)) => Err(OpenFault::Format(found).into_open_error(path)),
+        Err(error) => Err(OpenFault::Sql(error).into_open_error(path)),
     }
 }
 
 /// Checks that the schema is ours. A view in place of a table could return anything, even endless rows.
-pub(super) fn check_schema(connection: &Connection, place: &Path) -> Result<(), StoreOpenError> {
+pub(super) fn check_schema(connection: &Connection, path: &Path) -> Result<(), StoreOpenError> {
     match schema::schema_matches_version(connection) {
         Ok(true) => Ok(()),
-        Ok(false) => Err(OpenFault::Damaged(UNKNOWN_SCHEMA.into()).into_open_error(place)),
-        Err(error) => Err(OpenFault::Sql(error).into_open_error(place)),
+        Ok(false) => Err(OpenFault::Damaged(UNKNOWN_SCHEMA.into()).into_open_error(path)),
+        Err(error) => Err(OpenFault::Sql(error).into_open_error(path)),
     }
 }
 
 const UNKNOWN_SCHEMA: &str = "its tables are not those of this program";
 
 /// Checks that the tables that decide about guests are undamaged.
-pub(super) fn check_undamaged(connection: &Connection, place: &Path) -> Result<(), StoreOpenError> {
+pub(super) fn check_undamaged(connection: &Connection, path: &Path) -> Result<(), StoreOpenError> {
     // A peek must be quick, so it checks only these tables, whatever the size of the file.
-    in_read_transaction(connection, |connection| check_for_damage(connection, u64::MAX)).map_err(|trouble| trouble.into_open_error(place))
+    in_read_transaction(connection, |connection| check_for_damage(connection, u64::MAX)).map_err(|fault| fault.into_open_error(path))
 }
 
 fn set_pragmas(connection: &Connection, bytes_max: u64) -> Result<(), OpenFault> {
@@ -346,8 +346,8 @@ fn find_occupant_fault(connection: &Connection) -> rusqlite::Result<Option<Strin
     if let Some(id) = connection.query_row(SELECT_MISSING_OCCUPANT, [], |row| row.get::<_, String>(0)).optional()? {
         return Ok(Some(format!("operation {id} is in flight or held, but its guest is not marked as occupied")));
     }
-    let taken = connection.query_row(SELECT_STALE_OCCUPANT, [], |row| row.get::<_, i64>(0)).optional()?;
-    Ok(taken.map(|vmid| format!("guest {vmid} is marked as occupied, but no operation occupies it")))
+    let stale_occupant = connection.query_row(SELECT_STALE_OCCUPANT, [], |row| row.get::<_, i64>(0)).optional()?;
+    Ok(stale_occupant.map(|vmid| format!("guest {vmid} is marked as occupied, but no operation occupies it")))
 }
 
 /// Verifies row checksums of a read-only file. For a writable file, SQLite's integrity check has already done so.
@@ -396,37 +396,37 @@ pub(super) fn merge_wal(connection: &Connection, patience: Duration) -> rusqlite
 }
 
 impl OpenFault {
-    fn into_open_error(self, place: &Path) -> StoreOpenError {
-        let place = place.to_path_buf();
+    fn into_open_error(self, path: &Path) -> StoreOpenError {
+        let path = path.to_path_buf();
         match self {
-            Self::Format(SchemaState::Newer(found)) => StoreOpenError::Newer { place, found, known: schema::VERSION },
-            Self::Format(SchemaState::Older(found)) => StoreOpenError::Older { place, found, known: schema::VERSION },
-            Self::Format(SchemaState::Foreign | SchemaState::Current) => StoreOpenError::NotOurs { place },
-            Self::Damaged(cause) => StoreOpenError::Damaged { place, cause },
+            Self::Format(SchemaState::Newer(found)) => StoreOpenError::Newer { place: path, found, known: schema::VERSION },
+            Self::Format(SchemaState::Older(found)) => StoreOpenError::Older { place: path, found, known: schema::VERSION },
+            Self::Format(SchemaState::Foreign | SchemaState::Current) => StoreOpenError::NotOurs { place: path },
+            Self::Damaged(cause) => StoreOpenError::Damaged { place: path, cause },
             Self::Mode(source) => {
-                StoreOpenError::Unusable { what: "restrict the permissions of", place, help: "it must belong to this user", source }
+                StoreOpenError::Unusable { what: "restrict the permissions of", place: path, help: "it must belong to this user", source }
             }
-            Self::Sql(error) => sql_open_error(place, error),
+            Self::Sql(error) => sql_open_error(path, error),
         }
     }
 }
 
-pub(super) fn sql_open_error(place: PathBuf, error: rusqlite::Error) -> StoreOpenError {
+pub(super) fn sql_open_error(path: PathBuf, error: rusqlite::Error) -> StoreOpenError {
     match error.sqlite_error_code() {
-        Some(ErrorCode::NotADatabase) => StoreOpenError::NotOurs { place },
-        Some(ErrorCode::DatabaseCorrupt) => StoreOpenError::Damaged { place, cause: error.to_string() },
-        Some(ErrorCode::DiskFull) => StoreOpenError::Full { place },
+        Some(ErrorCode::NotADatabase) => StoreOpenError::NotOurs { place: path },
+        Some(ErrorCode::DatabaseCorrupt) => StoreOpenError::Damaged { place: path, cause: error.to_string() },
+        Some(ErrorCode::DiskFull) => StoreOpenError::Full { place: path },
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            let holder = writer_of(&place);
-            StoreOpenError::Busy { place, holder }
+            let holder = writer_of(&path);
+            StoreOpenError::Busy { place: path, holder }
         }
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => StoreOpenError::Unusable {
             what: "write to",
-            place,
+            place: path,
             help: "the file and its `-wal` and `-shm` must be writable for this user, and the disk not read-only",
             source: io::Error::other(error),
         },
-        _ => StoreOpenError::Failed { place, cause: error.to_string() },
+        _ => StoreOpenError::Failed { place: path, cause: error.to_string() },
     }
 }
 
@@ -451,7 +451,8 @@ mod tests {
 
     #[test]
     fn sqlite_errors_name_what_to_do() {
-        let told = |code| sql_open_error("a/converger.db".into(), rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)).to_string();
+        let error_text =
+            |code| sql_open_error("a/converger.db".into(), rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)).to_string();
         let cases = [
             (ffi::SQLITE_READONLY, "must be writable for this user"),
             (ffi::SQLITE_CANTOPEN, "must be writable for this user"),
@@ -463,7 +464,7 @@ mod tests {
             (ffi::SQLITE_IOERR, "cannot open"),
         ];
         for (code, part) in cases {
-            let message = told(code);
+            let message = error_text(code);
             assert!(message.contains("a/converger.db") && message.contains(part), "{code}: {message}");
         }
     }

@@ -57,10 +57,10 @@ pub(super) fn make(connection: &mut Connection) -> rusqlite::Result<SchemaState>
 /// Whether the tables and indexes of a file are exactly those of this version. The constraints in the schema protect the data, so a
 /// changed schema counts as damage.
 pub(super) fn schema_matches_version(connection: &Connection) -> rusqlite::Result<bool> {
-    let made = Connection::open_in_memory()?;
-    super::checksums::register_row_sum(&made)?;
-    made.execute_batch(SCHEMA)?;
-    Ok(schema_items(connection)? == schema_items(&made)?)
+    let expected = Connection::open_in_memory()?;
+    super::checksums::register_row_sum(&expected)?;
+    expected.execute_batch(SCHEMA)?;
+    Ok(schema_items(connection)? == schema_items(&expected)?)
 }
 
 /// Type, name, table and SQL text of one schema item.
@@ -134,13 +134,13 @@ mod tests {
         newer.pragma_update(None, "user_version", 7).expect("set");
         assert_eq!(make(&mut newer), Ok(SchemaState::Newer(7)));
         for (application, version, table) in [(1, 1, ""), (0, 1, ""), (APPLICATION_ID, 0, ""), (0, 0, "CREATE TABLE theirs (x)")] {
-            let mut stranger = memory_connection();
-            stranger.execute_batch(table).expect("SQL");
-            stranger.pragma_update(None, "application_id", application).expect("set");
-            stranger.pragma_update(None, "user_version", version).expect("set");
-            let before = dump_schema(&stranger);
-            assert_eq!(make(&mut stranger), Ok(SchemaState::Foreign), "{application} {version} {table}");
-            assert_eq!(dump_schema(&stranger), before);
+            let mut connection = memory_connection();
+            connection.execute_batch(table).expect("SQL");
+            connection.pragma_update(None, "application_id", application).expect("set");
+            connection.pragma_update(None, "user_version", version).expect("set");
+            let before = dump_schema(&connection);
+            assert_eq!(make(&mut connection), Ok(SchemaState::Foreign), "{application} {version} {table}");
+            assert_eq!(dump_schema(&connection), before);
         }
     }
 

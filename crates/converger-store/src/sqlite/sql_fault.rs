@@ -47,33 +47,33 @@ impl SqlFault {
     }
 
     /// The error for a reader.
-    pub(super) fn into_read_error(self, place: &Path) -> StoreError {
-        let place = place.to_path_buf();
+    pub(super) fn into_read_error(self, path: &Path) -> StoreError {
+        let path = path.to_path_buf();
         match self {
-            Self::Damaged { what, cause } => StoreError::Malformed { place, what, cause },
-            Self::Full => StoreError::Full { place },
+            Self::Damaged { what, cause } => StoreError::Malformed { place: path, what, cause },
+            Self::Full => StoreError::Full { place: path },
             Self::Sql(error) => match error.sqlite_error_code() {
                 Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-                    StoreError::Malformed { place, what: "the file".into(), cause: error.to_string() }
+                    StoreError::Malformed { place: path, what: "the file".into(), cause: error.to_string() }
                 }
-                _ => StoreError::Unreadable { place, cause: error.to_string() },
+                _ => StoreError::Unreadable { place: path, cause: error.to_string() },
             },
         }
     }
 
     /// The consequence for the writer.
-    pub(super) fn into_write_failure(self, place: &Path) -> WriteFailure {
-        let place = place.to_path_buf();
+    pub(super) fn into_write_failure(self, path: &Path) -> WriteFailure {
+        let path = path.to_path_buf();
         match self {
-            Self::Damaged { what, cause } => WriteFailure::Recoverable(StoreError::Malformed { place, what, cause }),
-            Self::Full => WriteFailure::Recoverable(StoreError::Full { place }),
+            Self::Damaged { what, cause } => WriteFailure::Recoverable(StoreError::Malformed { place: path, what, cause }),
+            Self::Full => WriteFailure::Recoverable(StoreError::Full { place: path }),
             Self::Sql(error) => match error.sqlite_error_code() {
-                Some(ErrorCode::DiskFull) => WriteFailure::Recoverable(StoreError::Full { place }),
+                Some(ErrorCode::DiskFull) => WriteFailure::Recoverable(StoreError::Full { place: path }),
                 Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-                    let holder = writer_of(&place);
-                    WriteFailure::Recoverable(StoreError::Busy { place, holder })
+                    let holder = writer_of(&path);
+                    WriteFailure::Recoverable(StoreError::Busy { place: path, holder })
                 }
-                _ => WriteFailure::Fatal(format!("{}: {error}", place.display())),
+                _ => WriteFailure::Fatal(format!("{}: {error}", path.display())),
             },
         }
     }

@@ -30,8 +30,8 @@ pub struct StoreView {
 /// Attributes of a file that change when it is written to: device, inode, length and modification time.
 type FileStamp = (u64, u64, u64, i64, i64);
 
-fn file_stamp(place: &Path) -> Option<FileStamp> {
-    let found = fs::metadata(place).ok()?;
+fn file_stamp(path: &Path) -> Option<FileStamp> {
+    let found = fs::metadata(path).ok()?;
     Some((found.dev(), found.ino(), found.len(), found.mtime(), found.mtime_nsec()))
 }
 
@@ -46,15 +46,19 @@ impl StoreView {
     ///
     /// # Errors
     /// The file is not a store of this program, has a later version, or cannot be read.
-    pub fn open(place: &Path) -> Result<Option<Self>, StoreOpenError> {
-        Self::open_file(if place.is_dir() { place.join(open::STORE_FILE) } else { place.to_path_buf() })
+    pub fn open(path: &Path) -> Result<Option<Self>, StoreOpenError> {
+        Self::open_file(if path.is_dir() { path.join(open::STORE_FILE) } else { path.to_path_buf() })
     }
 
-    fn open_file(place: PathBuf) -> Result<Option<Self>, StoreOpenError> {
-        let place = std::path::absolute(&place).unwrap_or(place);
-        let before = file_stamp(&place);
-        let begun = peek::open_for_peek(&place)?;
-        Ok(begun.map(|begun| Self { connection: Mutex::new(begun.connection), stamp: before.filter(|_| begun.is_immutable_file), place }))
+    fn open_file(path: PathBuf) -> Result<Option<Self>, StoreOpenError> {
+        let path = std::path::absolute(&path).unwrap_or(path);
+        let before = file_stamp(&path);
+        let opened = peek::open_for_peek(&path)?;
+        Ok(opened.map(|opened| Self {
+            connection: Mutex::new(opened.connection),
+            stamp: before.filter(|_| opened.is_immutable_file),
+            place: path,
+        }))
     }
 
     /// Opens the store in a state directory and checks its file for damage: for callers that act on what they read and verify nothing themselves.
@@ -99,6 +103,6 @@ impl ReadAccess for StoreView {
         read: impl FnOnce(&SqlTables<'_>) -> Result<T, SqlFault> + Send + 'static,
     ) -> impl Future<Output = Result<T, StoreError>> + Send {
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        ready(read_in_snapshot(&connection, read).map_err(|trouble| trouble.into_read_error(&self.place)))
+        ready(read_in_snapshot(&connection, read).map_err(|fault| fault.into_read_error(&self.place)))
     }
 }

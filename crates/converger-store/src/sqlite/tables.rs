@@ -334,14 +334,14 @@ fn build_listing(filter: &OperationFilter, limit: u32) -> (String, Vec<Value>) {
     with("o.run = (SELECT seq FROM runs WHERE id = #)", filter.run.as_ref().map(|run| text(run.as_str())));
     with("o.vmid = #", filter.vmid.map(|vmid| Value::Integer(i64::from(vmid.get()))));
     with("o.seq < (SELECT seq FROM operations WHERE id = #)", filter.before.as_ref().map(|id| text(id.as_str())));
-    conditions.extend(filter.status.map(|standing| status_condition(standing).to_owned()));
+    conditions.extend(filter.status.map(|status| status_condition(status).to_owned()));
     params.push(Value::Integer(i64::from(limit)));
     let filter = if conditions.is_empty() { String::new() } else { format!(" WHERE {}", conditions.join(" AND ")) };
     (format!("{}{filter} ORDER BY o.seq DESC LIMIT ?{}", rows::SELECT_HISTORY, params.len()), params)
 }
 
-fn status_condition(standing: OperationStatus) -> &'static str {
-    match standing {
+fn status_condition(status: OperationStatus) -> &'static str {
+    match status {
         OperationStatus::Open => "e.operation IS NULL",
         OperationStatus::Held => "e.ending = 'held' AND r.operation IS NULL",
         OperationStatus::Settled => "(e.ending <> 'held' OR r.operation IS NOT NULL)",

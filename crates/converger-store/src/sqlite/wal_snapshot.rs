@@ -30,20 +30,20 @@ const FRAME_HEADER_BYTES: usize = 24;
 /// Passes the file, combined with the committed transactions of its WAL, and its length to `take`. Both come from one moment.
 ///
 /// The result counts only if nobody wrote to the file in the meantime. Otherwise it is dropped and `take` is called again.
-pub(super) fn read_with_wal<T>(place: &Path, log: &Path, mut take: impl FnMut(&mut dyn Read, usize) -> T) -> io::Result<T> {
+pub(super) fn read_with_wal<T>(path: &Path, log: &Path, mut take: impl FnMut(&mut dyn Read, usize) -> T) -> io::Result<T> {
     for _ in 0..ATTEMPTS_MAX {
-        let mut first = BlockReader::open(place)?;
+        let mut first = BlockReader::open(path)?;
         while first.read_block()? {}
         let lines = read_wal(log)?;
         // While the WAL only grows, the file does not change. A checkpoint changes the file first and restarts the WAL afterwards.
         if !begins_with(log, &lines)? {
             continue;
         }
-        let mut still = WalSnapshot::new(BlockReader::open(place)?, &lines, first.bytes)?;
-        let length = usize::try_from(still.length).unwrap_or(usize::MAX);
-        let taken = take(&mut still, length);
-        if still.verify_same_content(&first)? {
-            return Ok(taken);
+        let mut snapshot = WalSnapshot::new(BlockReader::open(path)?, &lines, first.bytes)?;
+        let length = usize::try_from(snapshot.length).unwrap_or(usize::MAX);
+        let value = take(&mut snapshot, length);
+        if snapshot.verify_same_content(&first)? {
+            return Ok(value);
         }
     }
     Err(io::Error::new(io::ErrorKind::ResourceBusy, "other processes keep writing to it"))
@@ -105,7 +105,7 @@ struct BlockReader {
 impl BlockReader {
     fn open(path: &Path) -> io::Result<Self> {
         let file = open_if_exists(path)?;
-        file.as_ref().map_or(Ok(0), |file| file.metadata().map(|there| there.len())).and_then(check_size)?;
+        file.as_ref().map_or(Ok(0), |file| file.metadata().map(|metadata| metadata.len())).and_then(check_size)?;
         // The file may grow while it is read: one byte more than the limit is enough to notice that.
         let file = file.map(|file| file.take(BYTES_MAX + 1));
         Ok(Self { file, block: Vec::with_capacity(BLOCK_BYTES), bytes: 0, checksum: DefaultHasher::new() })
@@ -166,9 +166,9 @@ impl<'l> WalSnapshot<'l> {
 
     fn overlay_wal_pages(&mut self) {
         let Some(first) = self.at.checked_div(self.page_bytes as u64).and_then(|first| u32::try_from(first + 1).ok()) else { return };
-        for (there, number) in self.block.chunks_mut(self.page_bytes).zip(first..) {
-            if let Some(page) = self.pages.get(&number).filter(|page| page.len() == there.len()) {
-                there.copy_from_slice(page);
+        for (target, number) in self.block.chunks_mut(self.page_bytes).zip(first..) {
+            if let Some(page) = self.pages.get(&number).filter(|page| page.len() == target.len()) {
+                target.copy_from_slice(page);
             }
         }
     }
@@ -205,16 +205,16 @@ impl<'l> WalReader<'l> {
     /// `None` if the header is missing or invalid: such a WAL counts as empty.
     fn new(bytes: &'l [u8]) -> Option<Self> {
         let (header, rest) = bytes.split_at_checked(WAL_HEADER_BYTES)?;
-        let word: fn([u8; 4]) -> u32 = match read_u32(header, 0)? {
+        let decode_word: fn([u8; 4]) -> u32 = match read_u32(header, 0)? {
             0x377f_0682 => u32::from_le_bytes,
             0x377f_0683 => u32::from_be_bytes,
             _ => return None,
         };
         let page_bytes = usize::try_from(read_u32(header, 8)?).ok()?;
         let is_page = page_bytes.is_power_of_two() && (512..=65_536).contains(&page_bytes);
-        let sum = update_checksum((0, 0), header.get(..24)?, word);
+        let sum = update_checksum((0, 0), header.get(..24)?, decode_word);
         let is_whole = is_page && read_u32(header, 4)? == 3_007_000 && sum == (read_u32(header, 24)?, read_u32(header, 28)?);
-        is_whole.then_some(Self { rest, page_bytes, salt: header.get(16..24)?, decode_word: word, checksum: sum })
+        is_whole.then_some(Self { rest, page_bytes, salt: header.get(16..24)?, decode_word, checksum: sum })
     }
 
     /// The next page with its number, and the size of the file in pages if the frame ends a transaction.
@@ -246,11 +246,11 @@ fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|four| u32::from_be_bytes(*four))
 }
 
-fn update_checksum(sum: (u32, u32), bytes: &[u8], word: fn([u8; 4]) -> u32) -> (u32, u32) {
+fn update_checksum(sum: (u32, u32), bytes: &[u8], decode_word: fn([u8; 4]) -> u32) -> (u32, u32) {
     let (fours, _) = bytes.as_chunks::<4>();
     fours.chunks_exact(2).fold(sum, |(first, second), pair| {
-        let first = first.wrapping_add(pair.first().map_or(0, |four| word(*four))).wrapping_add(second);
-        (first, second.wrapping_add(pair.last().map_or(0, |four| word(*four))).wrapping_add(first))
+        let first = first.wrapping_add(pair.first().map_or(0, |four| decode_word(*four))).wrapping_add(second);
+        (first, second.wrapping_add(pair.last().map_or(0, |four| decode_word(*four))).wrapping_add(first))
     })
 }
 

@@ -91,7 +91,7 @@ impl StoreWriter {
         }
         let syncs = if batches.iter().any(Batch::must_be_durable) { SyncMode::Now } else { SyncMode::Later };
         let written = self.merge_pending_wal().and_then(|()| self.set_sync_mode(syncs)).and_then(|()| self.write_batches(batches));
-        let fatal = match written.map_err(|trouble| trouble.into_write_failure(&self.place)) {
+        let fatal = match written.map_err(|fault| fault.into_write_failure(&self.place)) {
             Ok(verdicts) => match self.find_replaced_file() {
                 None => return self.commit_results(verdicts, syncs),
                 Some(cause) => FatalCause::FileReplaced(cause),
@@ -107,17 +107,17 @@ impl StoreWriter {
     fn write_batches(&mut self, batches: Vec<Batch>) -> Result<Vec<BatchVerdict>, SqlFault> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         // Taken out, because a failed transaction leaves the builder in an unknown state.
-        let mut growth = ledger::refresh_log(&transaction, self.log.take())?;
-        let mut tables = SqlTables::for_writing(&transaction, growth.tree().size());
+        let mut log_builder = ledger::refresh_log(&transaction, self.log.take())?;
+        let mut tables = SqlTables::for_writing(&transaction, log_builder.tree().size());
         let verdicts = batches.into_iter().map(|batch| write_batch(&mut tables, batch)).collect::<Result<Vec<_>, _>>()?;
         // If all batches were refused there is nothing to commit, and a commit would sync for nothing.
         if verdicts.iter().any(|verdict| matches!(verdict, BatchVerdict::Written)) {
-            ledger::append_leaves(&transaction, &mut growth, tables.leaves(), self.sync_mode)?;
+            ledger::append_leaves(&transaction, &mut log_builder, tables.leaves(), self.sync_mode)?;
             transaction.commit()?;
         } else {
             transaction.rollback()?;
         }
-        self.log = Some(growth);
+        self.log = Some(log_builder);
         Ok(verdicts)
     }
 
@@ -220,6 +220,6 @@ fn judge_batch(tables: &mut SqlTables<'_>, batch: Batch) -> Result<BatchVerdict,
         Ok(()) => Ok(BatchVerdict::Written),
         Err(ApplyBatchError::Refused(refused)) => Ok(BatchVerdict::Refused(refused)),
         Err(ApplyBatchError::Repeated(first)) => Ok(BatchVerdict::Repeated(first)),
-        Err(ApplyBatchError::Failed(trouble)) => Err(trouble),
+        Err(ApplyBatchError::Failed(fault)) => Err(fault),
     }
 }

@@ -44,11 +44,11 @@ fn fill_batch() -> Batch {
     let freeze = || StoreWrite::Freeze(Freeze { environment: environment.clone(), by: "ann".into(), reason: "audit".into(), at_ms: 6 });
     let release = StoreWrite::Release { environment: environment.clone(), vmid: sample.vmid(20), by: "bob".into(), at_ms: 8 };
     let thaw = StoreWrite::Thaw { environment: environment.clone(), by: "bob".into(), at_ms: 9 };
-    let said = [hold(20, "a disk"), release, hold(20, "another disk"), hold(21, "it's being moved"), freeze(), thaw, freeze()];
+    let writes = [hold(20, "a disk"), release, hold(20, "another disk"), hold(21, "it's being moved"), freeze(), thaw, freeze()];
     // Enough entries to fill a tile.
     let key = StoreWrite::decision(LedgerEntry::Key { verifier: "key-1".into(), at_ms: 1 });
-    let words = super::ledger::resync_batch(0..239).writes().to_vec();
-    said.into_iter().chain([key]).chain(words).fold(batch, Batch::with).with(StoreWrite::RunEnded {
+    let resyncs = super::ledger::resync_batch(0..239).writes().to_vec();
+    writes.into_iter().chain([key]).chain(resyncs).fold(batch, Batch::with).with(StoreWrite::RunEnded {
         id: sample.run().id,
         end: OperationEnd::Held,
         at_ms: 7,
@@ -76,11 +76,11 @@ fn read_everything(directory: &Path) -> Result<String, String> {
             .map(|number| block_on(store.operation_of_key(environment(), IdempotencyKey::new(&format!("key-{number}")).expect("a key"))))
             .collect();
         let lists = (block_on(store.operations(OperationFilter::default(), 99))?, block_on(store.open_operations(environment()))?, keyed?);
-        let said = (block_on(store.holds(environment()))?, block_on(store.freeze(environment()))?);
+        let holds = (block_on(store.holds(environment()))?, block_on(store.freeze(environment()))?);
         let tile = Tile { level: 0, index: 0, width: 256 };
         let ledger = (block_on(store.heads())?, block_on(store.entries(0, 999))?, block_on(store.hashes(tile))?);
         Ok::<_, StoreError>(format!(
-            "{lists:?} {said:?} {ledger:?} {:?} {:?}",
+            "{lists:?} {holds:?} {ledger:?} {:?} {:?}",
             block_on(store.runs(environment(), 9))?,
             block_on(store.blob(plan_digest()))?
         ))
@@ -112,8 +112,8 @@ fn flipped_byte_is_found_or_changes_nothing_read() {
         fs::write(&path, flipped).expect("written");
         match read_everything(&directory) {
             Err(_) => found += 1,
-            Ok(told) => {
-                assert_eq!(told, wanted, "flip {flip}: byte {at} (page {}, {}) by {with:#x}", at / 4096 + 1, at % 4096);
+            Ok(text) => {
+                assert_eq!(text, wanted, "flip {flip}: byte {at} (page {}, {}) by {with:#x}", at / 4096 + 1, at % 4096);
                 same += 1;
             }
         }
@@ -133,20 +133,20 @@ fn every_byte_of_a_hold_counts() {
         let mut flipped = whole.clone();
         flipped[byte] ^= 1;
         fs::write(&path, flipped).expect("written");
-        let told = read_everything(&directory).expect_err("it is found");
-        assert!(told.contains("damaged") || told.contains("malformed"), "byte {byte}: {told}");
+        let message = read_everything(&directory).expect_err("it is found");
+        assert!(message.contains("damaged") || message.contains("malformed"), "byte {byte}: {message}");
     }
 }
 
 /// A read-only view finds the same damage as a writer, although SQLite checks no row of a file that is opened read-only.
 #[test]
 fn read_only_view_finds_bad_checksums_and_altered_tables() {
-    let sums = ["runs", "operations", "ends", "holds", "freezes", "occupants", "ledger_entries", "ledger_tiles", "ledger_head"];
-    for table in sums {
+    let tables = ["runs", "operations", "ends", "holds", "freezes", "occupants", "ledger_entries", "ledger_tiles", "ledger_head"];
+    for table in tables {
         let (_above, directory, path) = filled_store();
         super::open_unchecked_connection(&path).execute_batch(&format!("UPDATE {table} SET sum = sum + 1")).expect("SQL");
-        let looked = StoreView::open(&directory).expect("opens").expect("there");
-        assert_eq!(looked.find_damage(), Ok(Some(format!("a row of {table} has a wrong checksum"))));
+        let view = StoreView::open(&directory).expect("opens").expect("there");
+        assert_eq!(view.find_damage(), Ok(Some(format!("a row of {table} has a wrong checksum"))));
         let glanced = peek_conditions(&directory, &OperationSample::new(7).environment()).map(drop);
         assert_eq!(glanced.is_err(), ["holds", "freezes", "occupants"].contains(&table), "{table}: {glanced:?}");
         assert!(SqliteStore::open(&directory, panicking_settings()).is_err(), "{table}");

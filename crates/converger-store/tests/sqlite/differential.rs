@@ -80,17 +80,17 @@ impl BatchGenerator {
 
     /// A binding to one of two clusters, a rename, or more often its reversal.
     fn naming(&mut self) -> StoreWrite {
-        let (here, there) = (self.sample.environment(), EnvironmentName::new("lab-2").expect("a name"));
-        let of = if self.rng.one_in(3) { &there } else { &here };
-        let cluster = OperationSample::binding(if self.rng.one_in(2) { &there } else { &here }).cluster;
+        let (environment, other_environment) = (self.sample.environment(), EnvironmentName::new("lab-2").expect("a name"));
+        let of = if self.rng.one_in(3) { &other_environment } else { &environment };
+        let cluster = OperationSample::binding(if self.rng.one_in(2) { &other_environment } else { &environment }).cluster;
         let rename = |from: &EnvironmentName, to: &EnvironmentName| {
             let (from, to) = (from.clone(), to.clone());
             StoreWrite::Rename(EnvironmentRename { from, to, by: "ann".into(), reason: "why".into(), at_ms: 3 })
         };
         match self.rng.below(8) {
             0 => StoreWrite::Bind(EnvironmentBinding { environment: of.clone(), cluster, by: "ann".into(), at_ms: 2 }),
-            1 => rename(&here, &there),
-            _ => rename(&there, &here),
+            1 => rename(&environment, &other_environment),
+            _ => rename(&other_environment, &environment),
         }
     }
 
@@ -139,7 +139,7 @@ fn answer_word(answer: &Result<CommitAck, StoreError>) -> String {
     }
 }
 
-fn compare_stores(seed: u64, sample: &OperationSample, made: &[Operation], file: &impl StoreReader, twin: &impl StoreReader) {
+fn compare_stores(seed: u64, sample: &OperationSample, operations: &[Operation], file: &impl StoreReader, twin: &impl StoreReader) {
     let environment = || sample.environment();
     assert_eq!(block_on(file.entries(0, 1000)), block_on(twin.entries(0, 1000)), "seed {seed}");
     assert_eq!(block_on(file.heads()), block_on(twin.heads()), "seed {seed}");
@@ -151,11 +151,11 @@ fn compare_stores(seed: u64, sample: &OperationSample, made: &[Operation], file:
     assert_eq!(block_on(file.conditions(environment())), block_on(twin.conditions(environment())), "seed {seed}");
     assert_eq!(block_on(file.journal_overview()), block_on(twin.journal_overview()), "seed {seed}");
     assert_eq!(block_on(file.digests()), block_on(twin.digests()), "seed {seed}");
-    for standing in [None, Some(OperationStatus::Open), Some(OperationStatus::Held), Some(OperationStatus::Settled)] {
-        let filter = OperationFilter { status: standing, ..OperationFilter::default() };
-        assert_eq!(block_on(file.operations(filter.clone(), 500)), block_on(twin.operations(filter, 500)), "seed {seed} {standing:?}");
+    for status in [None, Some(OperationStatus::Open), Some(OperationStatus::Held), Some(OperationStatus::Settled)] {
+        let filter = OperationFilter { status, ..OperationFilter::default() };
+        assert_eq!(block_on(file.operations(filter.clone(), 500)), block_on(twin.operations(filter, 500)), "seed {seed} {status:?}");
     }
-    for operation in made.iter().filter(|operation| operation.source != OperationSource::Convergent) {
+    for operation in operations.iter().filter(|operation| operation.source != OperationSource::Convergent) {
         let OperationSource::OneShot { key, .. } = &operation.source else { continue };
         assert_eq!(
             block_on(file.operation_of_key(environment(), key.clone())),
@@ -167,17 +167,17 @@ fn compare_stores(seed: u64, sample: &OperationSample, made: &[Operation], file:
 
 /// C7: replaying the ledger from its beginning gives the journal.
 fn check_replay(seed: u64, sample: &OperationSample, directory: &Path, (file, twin): (&impl StoreReader, &impl StoreReader)) {
-    let (mut replay, mut told) = (LedgerReplay::default(), LedgerIndex::default());
+    let (mut replay, mut ledger_index) = (LedgerReplay::default(), LedgerIndex::default());
     for (index, bytes) in (0..).zip(block_on(file.entries(0, 1000)).expect("read")) {
         let entry = parse_entry(&bytes).unwrap_or_else(|error| panic!("seed {seed}: entry {index}: {error}"));
-        told.add_entry(index, &entry);
+        ledger_index.add_entry(index, &entry);
         assert_eq!(replay.apply_entry(entry), Ok(()), "seed {seed}: entry {index}");
     }
-    let looked = StoreView::open(directory).expect("opens").expect("there");
-    assert_eq!(block_on(find_journal_mismatch(&looked, &replay, &told)), Ok(None), "seed {seed}");
-    assert_eq!(block_on(find_journal_mismatch(twin, &replay, &told)), Ok(None), "seed {seed}");
+    let view = StoreView::open(directory).expect("opens").expect("there");
+    assert_eq!(block_on(find_journal_mismatch(&view, &replay, &ledger_index)), Ok(None), "seed {seed}");
+    assert_eq!(block_on(find_journal_mismatch(twin, &replay, &ledger_index)), Ok(None), "seed {seed}");
     // The same check, as `JournalCheck` performs it on the rows of the store.
-    let mut agreement = JournalCheck::new(&replay, &told);
+    let mut agreement = JournalCheck::new(&replay, &ledger_index);
     block_on(file.operations(OperationFilter::default(), 1000))
         .expect("read")
         .iter()
@@ -190,28 +190,29 @@ fn check_replay(seed: u64, sample: &OperationSample, directory: &Path, (file, tw
 
 #[test]
 fn both_stores_answer_random_batches_alike() {
-    let mut words: BTreeMap<String, u32> = BTreeMap::new();
+    let mut answer_counts: BTreeMap<String, u32> = BTreeMap::new();
     for seed in 0..25 {
         let (_above, directory) = state_directory_path();
-        let (mut file, mut twin, mut draw) = (open_store(&directory), MemoryStore::new(), BatchGenerator::new(seed));
+        let (mut file, mut memory_store, mut draw) = (open_store(&directory), MemoryStore::new(), BatchGenerator::new(seed));
         for round in 0..20 {
             // A group is queued at once: the file sees the batches in this order, however it groups them.
             let batches: Vec<Batch> = (0..1 + draw.rng.below(24)).map(|_| draw.batch()).collect();
             let waiting: Vec<_> = batches.iter().map(|batch| file.commit(batch.clone())).collect();
             for (batch, answer) in batches.into_iter().zip(waiting) {
-                let (answer, expected) = (without_transaction(block_on(answer)), without_transaction(twin.commit_now(batch.clone())));
+                let (answer, expected) =
+                    (without_transaction(block_on(answer)), without_transaction(memory_store.commit_now(batch.clone())));
                 assert_eq!(answer, expected, "seed {seed}, round {round}: {batch:?}");
-                *words.entry(answer_word(&answer)).or_default() += 1;
+                *answer_counts.entry(answer_word(&answer)).or_default() += 1;
             }
             if draw.rng.one_in(6) {
                 drop(file);
-                (file, twin) = (open_store(&directory), twin.crash());
+                (file, memory_store) = (open_store(&directory), memory_store.crash());
             }
         }
-        compare_stores(seed, &draw.sample, &draw.operations, &file, &twin);
-        check_replay(seed, &draw.sample, &directory, (&file, &twin));
+        compare_stores(seed, &draw.sample, &draw.operations, &file, &memory_store);
+        check_replay(seed, &draw.sample, &directory, (&file, &memory_store));
     }
-    let total: u32 = words.values().sum();
+    let total: u32 = answer_counts.values().sum();
     assert!(total > 5000, "{total} batches are too few");
     // Every answer that such batches can get must occur, so that agreement means something.
     for wanted in [
@@ -232,6 +233,6 @@ fn both_stores_answer_random_batches_alike() {
         "NameInUse",
         "EnvironmentUnrecorded",
     ] {
-        assert!(words.get(wanted).is_some_and(|count| *count >= 10), "{wanted} was hardly met: {words:?}");
+        assert!(answer_counts.get(wanted).is_some_and(|count| *count >= 10), "{wanted} was hardly met: {answer_counts:?}");
     }
 }

@@ -171,10 +171,10 @@ fn failed_write_stops_all_acknowledgements() {
         .env(DIRECTORY, &directory)
         .output()
         .expect("starts");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    let acknowledged: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("acknowledged ")).collect();
-    assert!(acknowledged.len() > 2 && said.contains("stopped once"), "{said}");
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    let acknowledged: Vec<&str> = stdout.lines().filter_map(|line| line.strip_prefix("acknowledged ")).collect();
+    assert!(acknowledged.len() > 2 && stdout.contains("stopped once"), "{stdout}");
     let store = open_store(&directory);
     for id in acknowledged {
         let id = OperationId::new(id).expect("an id");

@@ -67,8 +67,8 @@ fn test_point(call: &str, fault: &str, nth: u64) -> String {
     let log = above.path().join("strace");
     let (trace, inject) = (format!("trace={call}"), format!("inject={call}:{fault}:when={nth}"));
     let output = run_under_strace(NAME, &directory, &log, &["-e", &trace, "-e", &inject]);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let acknowledged: Vec<u64> = said.lines().filter_map(|line| line.strip_prefix("acknowledged ")?.parse().ok()).collect();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let acknowledged: Vec<u64> = stdout.lines().filter_map(|line| line.strip_prefix("acknowledged ")?.parse().ok()).collect();
     let what = format!("{call} {fault} {nth}");
     if directory.exists() {
         check_after_kill(&directory, &acknowledged, &what);
@@ -76,11 +76,11 @@ fn test_point(call: &str, fault: &str, nth: u64) -> String {
         assert!(acknowledged.is_empty(), "{what}");
     }
     let was_injected = std::fs::read_to_string(&log).expect("a log").contains("(INJECTED)");
-    classify_end(&said, output.status, was_injected, &what)
+    classify_end(&stdout, output.status, was_injected, &what)
 }
 
-fn classify_end(said: &str, status: ExitStatus, was_injected: bool, what: &str) -> String {
-    let has = |word: &str| said.lines().any(|line| line == word);
+fn classify_end(stdout: &str, status: ExitStatus, was_injected: bool, what: &str) -> String {
+    let has = |expected: &str| stdout.lines().any(|line| line == expected);
     let end = match (has("not opened"), has("stopped"), has("full"), has("finished"), status.success()) {
         (true, false, false, false, true) => "not opened",
         (false, true, _, false, false) => "stopped for good",
@@ -88,7 +88,7 @@ fn classify_end(said: &str, status: ExitStatus, was_injected: bool, what: &str) 
         (false, false, false, true, true) if was_injected => "not minded",
         (false, false, false, true, true) => "untouched",
         (false, false, _, _, false) => "killed",
-        _ => panic!("{what}: {status}, and said {said}"),
+        _ => panic!("{what}: {status}, and said {stdout}"),
     };
     end.to_owned()
 }
@@ -142,9 +142,9 @@ fn full_disk_allows_reads_and_refuses_writes() {
         let (_above, directory) = store_with_unmerged_log();
         let inject = format!("inject=pwrite64:error=ENOSPC:when={nth}+");
         let output = run_under_strace(FULL_NAME, &directory, Path::new("/dev/null"), &["-e", "trace=pwrite64", "-e", &inject]);
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "from write {nth} on: {said}{}", String::from_utf8_lossy(&output.stderr));
-        let end = said.lines().find_map(|line| line.strip_prefix("end: ")).expect("an end").to_owned();
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "from write {nth} on: {stdout}{}", String::from_utf8_lossy(&output.stderr));
+        let end = stdout.lines().find_map(|line| line.strip_prefix("end: ")).expect("an end").to_owned();
         *ends.entry(end).or_default() += 1;
         assert_eq!(check_after_kill(&directory, &[0], "with room again"), 1);
     }
@@ -195,12 +195,12 @@ fn failed_sync_during_checkpoint_ends_the_program() {
         let output = run_under_strace(LOG_NAME, &directory, &log, &["-y", "-e", "trace=fsync,fdatasync", "-e", inject]);
         (String::from_utf8_lossy(&output.stdout).into_owned(), std::fs::read_to_string(&log).expect("a log"))
     };
-    let (said, log) = synced("signal=none");
-    assert!(said.lines().any(|line| line == "finished"), "{said}");
+    let (stdout, log) = synced("signal=none");
+    assert!(stdout.lines().any(|line| line == "finished"), "{stdout}");
     let nth = first_file_sync(&log).unwrap_or_else(|| panic!("the WAL was never checkpointed: {log}"));
-    let (said, log) = synced(&format!("inject=fsync,fdatasync:error=EIO:when={nth}"));
+    let (stdout, log) = synced(&format!("inject=fsync,fdatasync:error=EIO:when={nth}"));
     assert!(log.lines().any(|line| line.contains("converger.db>) = -1 EIO") && line.contains("INJECTED")), "{log}");
-    assert!(said.lines().any(|line| line == "stopped") && !said.lines().any(|line| line == "finished"), "{said}");
+    assert!(stdout.lines().any(|line| line == "stopped") && !stdout.lines().any(|line| line == "finished"), "{stdout}");
 }
 
 /// The number of the first sync of the file itself, counted within its thread, in a thread that synced the WAL before.
@@ -238,11 +238,11 @@ fn s18_close_does_not_sync_again_after_a_failed_sync() {
     let mut ends: BTreeMap<String, u32> = BTreeMap::new();
     for error in ["EIO", "ENOSPC"] {
         for nth in 1..CALLS_MAX {
-            let (_above, log, said) = run_with_failing_sync(error, nth);
+            let (_above, log, stdout) = run_with_failing_sync(error, nth);
             let mut calls = log.lines().skip_while(|line| !line.ends_with("(INJECTED)"));
             let Some(failed) = calls.next() else { break };
             let more: Vec<&str> = calls.filter(|line| line.contains("sync(")).collect();
-            let end = if said.lines().any(|line| line == "not opened") { "not opened" } else { "opened" };
+            let end = if stdout.lines().any(|line| line == "not opened") { "not opened" } else { "opened" };
             assert!(more.is_empty(), "{error} at sync {nth}, {end}:\n{failed}\n{}", more.join("\n"));
             *ends.entry(end.to_owned()).or_default() += 1;
         }
@@ -258,6 +258,6 @@ fn run_with_failing_sync(error: &str, nth: u64) -> (tempfile::TempDir, String, S
     let wal = directory.join("converger.db-wal").display().to_string();
     let inject = format!("inject=fsync,fdatasync:error={error}:when={nth}");
     let output = run_under_strace(NAME, &directory, &log, &["-y", "-e", "trace=fsync,fdatasync", "-P", &wal, "-e", &inject]);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    (above, std::fs::read_to_string(&log).expect("a log"), said)
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    (above, std::fs::read_to_string(&log).expect("a log"), stdout)
 }

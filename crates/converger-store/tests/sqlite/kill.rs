@@ -68,10 +68,10 @@ fn kill_after(directory: &Path, first: u64, count: usize) -> Vec<u64> {
         .spawn()
         .expect("starts");
     let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let mut said = lines.map_while(Result::ok).filter_map(|line| line.strip_prefix("acknowledged ")?.parse().ok());
-    let mut acknowledged: Vec<u64> = said.by_ref().take(count).collect();
+    let mut acknowledgements = lines.map_while(Result::ok).filter_map(|line| line.strip_prefix("acknowledged ")?.parse().ok());
+    let mut acknowledged: Vec<u64> = acknowledgements.by_ref().take(count).collect();
     child.kill().expect("killed");
-    acknowledged.extend(said);
+    acknowledged.extend(acknowledgements);
     child.wait().expect("ended");
     acknowledged
 }

@@ -11,37 +11,37 @@ use super::{commit_written, open_store, open_unchecked_connection, panicking_set
 
 /// A batch of entries that a ledger may contain any number of times.
 pub(super) fn resync_batch(numbers: std::ops::Range<u64>) -> Batch {
-    let word =
+    let resync_entry =
         |number| LedgerEntry::Resync { by: "ann".into(), reason: format!("word {number}").into(), size: number, root: None, at_ms: number };
-    Batch::new(numbers.map(|number| StoreWrite::decision(word(number))).collect())
+    Batch::new(numbers.map(|number| StoreWrite::decision(resync_entry(number))).collect())
 }
 
 /// The head of the log that these entries make.
 fn compute_head(entries: &[Vec<u8>]) -> LedgerHead {
-    let mut growth = LogBuilder::default();
-    entries.iter().for_each(|entry| growth.append(LogHash::of_leaf(entry), |_, _, _| ()));
-    LedgerHead::from_tree(growth.tree())
+    let mut log_builder = LogBuilder::default();
+    entries.iter().for_each(|entry| log_builder.append(LogHash::of_leaf(entry), |_, _, _| ()));
+    LedgerHead::from_tree(log_builder.tree())
 }
 
 /// Verifies the ledger and returns its entries: they give the recorded root, the stored tiles match them, the durable part is a prefix of
 /// them, and their replay gives the journal.
 pub(super) fn check_ledger_intact(store: &SqliteStore, what: &str) -> Vec<LedgerEntry> {
     let heads = block_on(store.heads()).expect("read");
-    let (mut growth, mut full, mut all, mut replay) = (LogBuilder::default(), Vec::new(), Vec::new(), LedgerReplay::default());
+    let (mut log_builder, mut full, mut all, mut replay) = (LogBuilder::default(), Vec::new(), Vec::new(), LedgerReplay::default());
     let mut durable = LedgerHead::default();
-    while growth.tree().size() < heads.all.size {
-        let page = block_on(store.entries(growth.tree().size(), LIST_MAX)).expect("read");
-        assert!(!page.is_empty(), "{what}: entry {} is missing", growth.tree().size());
+    while log_builder.tree().size() < heads.all.size {
+        let page = block_on(store.entries(log_builder.tree().size(), LIST_MAX)).expect("read");
+        assert!(!page.is_empty(), "{what}: entry {} is missing", log_builder.tree().size());
         for bytes in page {
-            growth.append(LogHash::of_leaf(&bytes), |tile, hashes, _| full.push((tile, hashes.to_vec())));
-            durable = if growth.tree().size() == heads.durable.size { LedgerHead::from_tree(growth.tree()) } else { durable };
+            log_builder.append(LogHash::of_leaf(&bytes), |tile, hashes, _| full.push((tile, hashes.to_vec())));
+            durable = if log_builder.tree().size() == heads.durable.size { LedgerHead::from_tree(log_builder.tree()) } else { durable };
             let entry = parse_entry(&bytes).expect("an entry");
             replay.apply_entry(entry.clone()).unwrap_or_else(|misplaced| panic!("{what}: {misplaced}"));
             all.push(entry);
         }
     }
-    assert_eq!((LedgerHead::from_tree(growth.tree()), durable), (heads.all, heads.durable), "{what}: another root");
-    let partial = growth.partial_tiles().map(|(tile, hashes)| (tile, hashes.to_vec()));
+    assert_eq!((LedgerHead::from_tree(log_builder.tree()), durable), (heads.all, heads.durable), "{what}: another root");
+    let partial = log_builder.partial_tiles().map(|(tile, hashes)| (tile, hashes.to_vec()));
     for (tile, hashes) in full.into_iter().chain(partial) {
         assert_eq!(block_on(store.hashes(tile)).expect("read"), Some(hashes), "{what}: {}", tile.path());
     }
@@ -113,16 +113,16 @@ fn reading_reports_a_gap() {
 #[test]
 fn mark_is_in_the_ledger_but_not_durable() {
     let (_above, directory) = state_directory_path();
-    let (file, twin, sample) = (open_store(&directory), MemoryStore::new(), OperationSample::new(1));
+    let (file, memory_store, sample) = (open_store(&directory), MemoryStore::new(), OperationSample::new(1));
     let [first, second] = [1, 2].map(|number| sample.operation(number, number));
     let sizes = || {
         let heads = block_on(file.heads()).expect("read");
-        assert_eq!(block_on(twin.heads()), Ok(heads), "the store in memory gives the same heads");
+        assert_eq!(block_on(memory_store.heads()), Ok(heads), "the store in memory gives the same heads");
         (heads.all.size, heads.durable.size)
     };
     let both = |batch: Batch| {
         commit_written(&file, batch.clone());
-        commit_written(&twin, batch);
+        commit_written(&memory_store, batch);
     };
     both(sample.start_write().with(sample.intent_record(&first)));
     assert_eq!(sizes(), (3, 3));
@@ -130,15 +130,15 @@ fn mark_is_in_the_ledger_but_not_durable() {
     assert_eq!(sizes(), (4, 3));
     let durable = block_on(file.heads()).expect("read").durable;
     assert_eq!(durable, compute_head(&block_on(file.entries(0, 3)).expect("read")), "the root is that of the durable ones");
-    let dark = twin.crash().lose_power();
+    let dark = memory_store.crash().lose_power();
     assert_eq!(block_on(dark.heads()).expect("read").all, durable, "the mark and its entry are gone");
-    let twin = twin.crash();
+    let memory_store = memory_store.crash();
     for batch in [Batch::from(sample.intent_record(&second)), resync_batch(0..1)] {
         commit_written(&file, batch.clone());
-        commit_written(&twin, batch);
+        commit_written(&memory_store, batch);
     }
     let heads = block_on(file.heads()).expect("read");
-    assert_eq!((heads.all.size, heads.durable.size, block_on(twin.heads())), (6, 6, Ok(heads)));
+    assert_eq!((heads.all.size, heads.durable.size, block_on(memory_store.heads())), (6, 6, Ok(heads)));
 }
 
 /// Names, lengths and contents of the files in a directory.
@@ -195,20 +195,20 @@ fn store_view_reads_everything_and_changes_nothing() {
     let wanted = read_all(&store);
     let before = list_directory(&directory);
     assert!(before.iter().any(|(name, length, _)| name == "converger.db-wal" && *length > 0), "the store is open");
-    let look = |place: &std::path::Path| {
-        let looked = StoreView::open(place).expect("opens").expect("there");
-        assert_eq!(read_all(&looked), wanted);
-        assert_eq!((block_on(looked.blob(digest)), looked.find_damage()), (Ok(Some(body.clone())), Ok(None)));
+    let check_view = |path: &std::path::Path| {
+        let view = StoreView::open(path).expect("opens").expect("there");
+        assert_eq!(read_all(&view), wanted);
+        assert_eq!((block_on(view.blob(digest)), view.find_damage()), (Ok(Some(body.clone())), Ok(None)));
     };
-    look(&directory);
-    look(&directory.join("converger.db"));
+    check_view(&directory);
+    check_view(&directory.join("converger.db"));
     assert_eq!(list_directory(&directory), before, "nothing was changed");
     drop(store);
     let copy = above.path().join("copy.db");
     std::fs::copy(directory.join("converger.db"), &copy).expect("copied");
     // The last connection that was closed may have been read-only, and then the WAL is still there.
     let _ = std::fs::copy(directory.join("converger.db-wal"), above.path().join("copy.db-wal"));
-    look(&copy);
+    check_view(&copy);
     std::fs::write(&copy, b"not ours").expect("written");
     assert!(StoreView::open(&copy).is_err());
 }

@@ -19,8 +19,8 @@ fn mark_survives_the_process_without_a_sync() {
     let (above, directory) = state_directory_path();
     let log = above.path().join("strace");
     let output = run_under_strace(NAME, &directory, &log, &["-e", "trace=fsync,fdatasync,write"]);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(said.contains("recorded again") && !output.status.success(), "it kills itself: {said}");
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(stdout.contains("recorded again") && !output.status.success(), "it kills itself: {stdout}");
     let log = std::fs::read_to_string(&log).expect("a log");
     let syncs = |from: &str, to: &str| {
         let between = log.lines().skip_while(|line| !line.contains(from)).take_while(|line| !line.contains(to));

@@ -66,8 +66,8 @@ fn refuses_a_directory_of_another_user() {
     make_private_directory(&directory);
     // Only root can change the owner. For other users, the root directory belongs to someone else.
     let is_given = std::os::unix::fs::chown(&directory, Some(65_534), None).is_ok();
-    let theirs = if is_given { directory.as_path() } else { Path::new("/") };
-    let error = open_error(theirs);
+    let foreign_directory = if is_given { directory.as_path() } else { Path::new("/") };
+    let error = open_error(foreign_directory);
     assert!(error.to_string().contains("use one that you own"), "{error}");
 }
 
@@ -93,9 +93,9 @@ fn refuses_a_hard_linked_store() {
     let other = above.path().join("other");
     make_private_directory(&other);
     fs::hard_link(directory.join("converger.db"), other.join("converger.db")).expect("linked");
-    for room in [&directory, &other] {
-        let told = open_error(room);
-        assert!(matches!(&told, StoreOpenError::Unusable { help, .. } if help.contains("copy it to a new name")), "{told}");
+    for linked_directory in [&directory, &other] {
+        let error = open_error(linked_directory);
+        assert!(matches!(&error, StoreOpenError::Unusable { help, .. } if help.contains("copy it to a new name")), "{error}");
     }
     fs::remove_file(other.join("converger.db")).expect("removed");
     drop(open_store(&directory));
@@ -105,17 +105,17 @@ fn refuses_a_hard_linked_store() {
 fn peek_reports_an_unreadable_or_invalid_store() {
     let (above, directory) = state_directory_path();
     let lab = converger_core::guest::EnvironmentName::new("lab").expect("a name");
-    let told = |directory: &Path| match peek_conditions(directory, &lab) {
+    let peek_error = |directory: &Path| match peek_conditions(directory, &lab) {
         Err(StoreOpenError::Unusable { what: "read", source, .. }) => source.to_string(),
         other => panic!("{other:?}"),
     };
     assert!(peek_conditions(&directory, &lab).is_ok(), "there is no store");
     make_private_directory(&directory);
     rustix::fs::mknodat(rustix::fs::CWD, directory.join("converger.db"), rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
-    assert!(told(&directory).contains("not a regular file"));
+    assert!(peek_error(&directory).contains("not a regular file"));
     let file = above.path().join("file");
     fs::write(&file, "a file").expect("written");
-    assert!(told(&file).contains("Not a directory"));
+    assert!(peek_error(&file).contains("Not a directory"));
 }
 
 #[test]
@@ -130,11 +130,11 @@ fn refuses_a_file_that_cannot_be_opened() {
 #[test]
 fn refuses_a_foreign_file_and_leaves_it_unchanged() {
     let garbage = |path: &Path| fs::write(path, "not a database, and longer than the header of one: ".repeat(40)).expect("written");
-    let theirs = |path: &Path| {
+    let foreign_database = |path: &Path| {
         let connection = Connection::open(path).expect("opens");
         connection.execute_batch("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1);").expect("SQL");
     };
-    for make in [&garbage as &dyn Fn(&Path), &theirs] {
+    for make in [&garbage as &dyn Fn(&Path), &foreign_database] {
         let (_above, directory) = state_directory_path();
         make_private_directory(&directory);
         let path = directory.join("converger.db");

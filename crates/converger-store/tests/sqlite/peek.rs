@@ -50,28 +50,28 @@ fn lists_operations_until_they_release_their_guest() {
     let mut sample = OperationSample::new(3);
     let (environment, store) = (sample.environment(), open_store(&directory));
     commit_written(&store, sample.start_write());
-    let told = |what: &str, expected: &[&Operation]| {
+    let check_peek = |what: &str, expected: &[&Operation]| {
         let unsettled = peek_conditions(&directory, &environment).expect("read").unsettled;
         let ids: Vec<&OperationId> = unsettled.iter().map(OperationHistory::id).collect();
         assert_eq!(ids, expected.iter().map(|operation| &operation.id).collect::<Vec<_>>(), "{what}");
     };
     let (first, second) = (sample.operation(1, 1), sample.operation(2, 2));
-    told("nothing was started", &[]);
+    check_peek("nothing was started", &[]);
     for operation in [&first, &second] {
         commit_written(&store, Batch::new(vec![StoreWrite::Record(sample.intent_record(operation))]));
     }
-    told("two are in flight", &[&first, &second]);
+    check_peek("two are in flight", &[&first, &second]);
     commit_written(&store, Batch::new(vec![StoreWrite::Record(sample.end_record(&first, OperationEnd::Held))]));
-    told("the outcome of one is unknown", &[&first, &second]);
+    check_peek("the outcome of one is unknown", &[&first, &second]);
     commit_written(&store, Batch::new(vec![StoreWrite::Record(sample.end_record(&second, OperationEnd::Done))]));
-    told("one is done", &[&first]);
+    check_peek("one is done", &[&first]);
     commit_written(&store, Batch::new(vec![StoreWrite::Record(sample.resolution_record(&first, Resolution::Done))]));
-    told("a person resolved the other", &[]);
+    check_peek("a person resolved the other", &[]);
 }
 
 /// Every file of a directory with its content and modification time, and that of the directory.
 fn directory_state(directory: &Path) -> (SystemTime, BTreeMap<String, (SystemTime, Vec<u8>)>) {
-    let changed = |path: &Path| fs::metadata(path).and_then(|there| there.modified()).expect("a time");
+    let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).expect("a time");
     let files = fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path());
     let name = |path: &Path| path.file_name().expect("a name").to_string_lossy().into_owned();
     (changed(directory), files.map(|path| (name(&path), (changed(&path), fs::read(&path).expect("read")))).collect())
@@ -94,11 +94,11 @@ fn g5_peek_changes_no_byte_and_no_timestamp() {
     commit_written(&store, fill_batch(&mut sample));
     let log = fs::read(directory.join("converger.db-wal")).expect("a log");
     assert!(!log.is_empty(), "the writes are in the WAL");
-    for place in [directory.clone(), copy_with_log(&directory, &log, above.path(), "killed")] {
+    for path in [directory.clone(), copy_with_log(&directory, &log, above.path(), "killed")] {
         let expected = block_on(store.conditions(sample.environment())).expect("read");
-        let before = directory_state(&place);
-        assert_eq!(peek_conditions(&place, &sample.environment()).expect("read"), expected);
-        assert!(directory_state(&place) == before, "{:?}", directory_state(&place).1.keys());
+        let before = directory_state(&path);
+        assert_eq!(peek_conditions(&path, &sample.environment()).expect("read"), expected);
+        assert!(directory_state(&path) == before, "{:?}", directory_state(&path).1.keys());
     }
 }
 
@@ -122,10 +122,11 @@ fn reads_a_damaged_wal_as_far_as_sqlite_does() {
     });
     let mut counts = BTreeSet::new();
     for (part, log) in cuts.chain(flips) {
-        let told = peek_conditions(&copy_with_log(&directory, &log, above.path(), &format!("told-{part}")), &environment).expect("read");
-        let theirs = open_store(&copy_with_log(&directory, &log, above.path(), &format!("theirs-{part}")));
-        assert_eq!(told, block_on(theirs.conditions(environment.clone())).expect("read"), "part {part}");
-        counts.insert(told.unsettled.len());
+        let conditions =
+            peek_conditions(&copy_with_log(&directory, &log, above.path(), &format!("told-{part}")), &environment).expect("read");
+        let opened_store = open_store(&copy_with_log(&directory, &log, above.path(), &format!("theirs-{part}")));
+        assert_eq!(conditions, block_on(opened_store.conditions(environment.clone())).expect("read"), "part {part}");
+        counts.insert(conditions.unsettled.len());
     }
     assert!(counts.len() > 3, "the damaged WALs must differ in how much can be read: {counts:?}");
 }

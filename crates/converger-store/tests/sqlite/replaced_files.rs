@@ -13,17 +13,17 @@ use super::{commit_batch, commit_written, open_store, state_directory_path};
 type DirectoryChange = fn(&Path);
 
 /// Changes the state directory and commits; returns what `on_fatal` got and what the caller got.
-fn commit_after_change(harm: DirectoryChange) -> (Vec<FatalCause>, Result<u64, String>) {
+fn commit_after_change(change: DirectoryChange) -> (Vec<FatalCause>, Result<u64, String>) {
     let (_above, directory) = state_directory_path();
-    let told: Arc<Mutex<Vec<FatalCause>>> = Arc::default();
-    let teller = Arc::clone(&told);
+    let causes: Arc<Mutex<Vec<FatalCause>>> = Arc::default();
+    let teller = Arc::clone(&causes);
     let settings = StoreSettings::new(move |fatal| teller.lock().expect("unpoisoned").push(fatal.clone()));
     let (store, sample) = (SqliteStore::open(&directory, settings).expect("opens"), OperationSample::new(1));
     let lock = EnvironmentLock::acquire(&directory, &sample.environment(), "ann", 1).expect("free");
     store.rely_on(&lock);
     commit_written(&store, sample.start_write());
     commit_written(&store, sample.intent_record(&sample.operation(1, 1)));
-    harm(&directory);
+    change(&directory);
     let answer = match commit_batch(&store, sample.intent_record(&sample.operation(2, 2))) {
         Ok(_) => Ok(store.transactions()),
         Err(StoreError::Stopped { cause }) => Err(cause),
@@ -33,12 +33,12 @@ fn commit_after_change(harm: DirectoryChange) -> (Vec<FatalCause>, Result<u64, S
         let again = commit_batch(&store, sample.intent_record(&sample.operation(3, 3)));
         assert!(matches!(again, Err(StoreError::Stopped { .. })), "{again:?}");
     }
-    (told.lock().expect("unpoisoned").clone(), answer)
+    (causes.lock().expect("unpoisoned").clone(), answer)
 }
 
 #[test]
 fn moved_or_replaced_store_acknowledges_nothing_more() {
-    let harms: [(&str, &str, DirectoryChange); 7] = [
+    let changes: [(&str, &str, DirectoryChange); 7] = [
         ("moved", "moved or removed", |directory| fs::rename(directory, directory.with_file_name("elsewhere")).expect("moved")),
         ("removed", "moved or removed", |directory| fs::remove_dir_all(directory).expect("removed")),
         ("its file", "moved or removed", |directory| fs::remove_file(directory.join("converger.db")).expect("removed")),
@@ -53,11 +53,11 @@ fn moved_or_replaced_store_acknowledges_nothing_more() {
             fs::write(directory.join("lab.lock"), "").expect("written");
         }),
     ];
-    for (what, word, harm) in harms {
-        let (told, answer) = commit_after_change(harm);
+    for (what, expected, change) in changes {
+        let (causes, answer) = commit_after_change(change);
         let cause = answer.expect_err(what);
-        assert!(cause.contains(word) && cause.contains("while it was in use"), "{what}: {cause}");
-        assert_eq!(told, [FatalCause::FileReplaced(cause)], "{what}: on_fatal is called once");
+        assert!(cause.contains(expected) && cause.contains("while it was in use"), "{what}: {cause}");
+        assert_eq!(causes, [FatalCause::FileReplaced(cause)], "{what}: on_fatal is called once");
     }
 }
 
@@ -71,7 +71,7 @@ fn ignores_unrelated_changes_in_its_directory() {
             fs::rename(directory.with_file_name("elsewhere"), directory).expect("put back");
         },
     ];
-    for (number, harm) in harmless.into_iter().enumerate() {
-        assert_eq!(commit_after_change(harm), (Vec::new(), Ok(3)), "{number}");
+    for (number, change) in harmless.into_iter().enumerate() {
+        assert_eq!(commit_after_change(change), (Vec::new(), Ok(3)), "{number}");
     }
 }

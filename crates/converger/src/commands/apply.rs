@@ -66,9 +66,9 @@ pub(super) async fn apply(arguments: &ApplyArgs) -> Result<ExitStatus, CommandEr
         refused: if arguments.partial { RefusedGuestPolicy::LeaveOut } else { RefusedGuestPolicy::StopRun },
         on_failure: if arguments.fail_fast { OnFailure::Stop } else { OnFailure::Continue },
     };
-    let ended = run(arguments, &environment, request).await;
+    let run_result = run(arguments, &environment, request).await;
     // Close after an error too: recovery may have written entries that the witness must learn of.
-    match (ended, environment.close().await.map_err(CommandError::from)) {
+    match (run_result, environment.close().await.map_err(CommandError::from)) {
         (Ok(end), attested) => attested.map(|()| end),
         (Err(stop), Ok(())) => Err(stop),
         // Both errors are shown; the worse one decides the exit status.
@@ -197,8 +197,8 @@ fn show_plan(arguments: &ApplyArgs, run: &Run) -> Result<(), CommandError> {
     // Standard output is not what the person reads: it has the result, or goes into a file. Nobody confirms a plan that they did not see.
     if is_asked && !is_read_from_stdout {
         let text = render::render_report(&planned.judged, &planned.origin, whole);
-        let shown = write!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(&text));
-        shown.map_err(|error| CommandError::failure(format!("cannot show the plan on the terminal, so nothing was asked: {error}")))?;
+        let written = write!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(&text));
+        written.map_err(|error| CommandError::failure(format!("cannot show the plan on the terminal, so nothing was asked: {error}")))?;
     }
     Ok(())
 }

@@ -94,15 +94,15 @@ impl DecisionIndex {
             *found = Some(entry.clone());
         }
         if let Some(admission) = self.admissions.apply_entry(index, &entry)
-            && let Some(made) = self.open_decision(&admission.run)
+            && let Some(run_decision) = self.open_decision(&admission.run)
         {
-            made.admissions.push(admission);
+            run_decision.admissions.push(admission);
         }
         match entry {
             LedgerEntry::RunStarted { run, inputs } => drop(self.started.insert(run.id.clone(), (run, inputs, None))),
             LedgerEntry::PlanMade { run, plan, judgement, .. } => {
-                if let Some((run, inputs, place)) = self.started.get_mut(&run) {
-                    *place = Some(self.decisions.len());
+                if let Some((run, inputs, decision_index)) = self.started.get_mut(&run) {
+                    *decision_index = Some(self.decisions.len());
                     let decision = Decision { inputs: inputs.clone(), plan, judgement };
                     self.decisions.push(RunDecision { run: run.clone(), decision, index, admissions: Vec::new() });
                 }
@@ -117,36 +117,40 @@ impl DecisionIndex {
 
     /// The decision of a run without an end.
     fn open_decision(&mut self, run: &RunId) -> Option<&mut RunDecision> {
-        let (_, _, place) = self.started.get(run)?;
-        self.decisions.get_mut((*place)?)
+        let (_, _, decision_index) = self.started.get(run)?;
+        self.decisions.get_mut((*decision_index)?)
     }
 
     /// Makes a decision again from its recorded inputs.
-    pub(super) fn reproduce_decision(&self, source: &DecisionSource<'_>, made: &RunDecision) -> Result<ReplayableDecision, CommandError> {
-        self.try_reproduce(source, made)?.map_err(|error| self.reproduce_error(made, error))
+    pub(super) fn reproduce_decision(
+        &self,
+        source: &DecisionSource<'_>,
+        run_decision: &RunDecision,
+    ) -> Result<ReplayableDecision, CommandError> {
+        self.try_reproduce(source, run_decision)?.map_err(|error| self.reproduce_error(run_decision, error))
     }
 
     /// The same, with the cause if it cannot be made again.
     fn try_reproduce(
         &self,
         source: &DecisionSource<'_>,
-        made: &RunDecision,
+        run_decision: &RunDecision,
     ) -> Result<Result<ReplayableDecision, ReproduceError>, CommandError> {
         let blobs = BlobReader::new(source);
-        let reproduced = reproduce(&made.decision, |digest| blobs.blob(digest), config::parse_config_snapshot);
+        let reproduced = reproduce(&run_decision.decision, |digest| blobs.blob(digest), config::parse_config_snapshot);
         blobs.check_reads()?;
         Ok(reproduced)
     }
 
     /// A part of a decision as it was recorded, by any version of the program.
-    fn read_part_json(&self, source: &DecisionSource<'_>, made: &RunDecision, part: DecisionPart) -> Result<Json, CommandError> {
-        let digest = made.decision.digest(part);
-        let bytes = source.blob(digest)?.ok_or_else(|| self.reproduce_error(made, ReproduceError::Missing { part, digest }))?;
+    fn read_part_json(&self, source: &DecisionSource<'_>, run_decision: &RunDecision, part: DecisionPart) -> Result<Json, CommandError> {
+        let digest = run_decision.decision.digest(part);
+        let bytes = source.blob(digest)?.ok_or_else(|| self.reproduce_error(run_decision, ReproduceError::Missing { part, digest }))?;
         serde_json::from_slice(&bytes).map_err(|error| broken(format!("the {part} {digest} is not JSON: {error}")))
     }
 
-    fn reproduce_error(&self, made: &RunDecision, error: ReproduceError) -> CommandError {
-        let run = made.run.id.as_str();
+    fn reproduce_error(&self, run_decision: &RunDecision, error: ReproduceError) -> CommandError {
+        let run = run_decision.run.id.as_str();
         if let ReproduceError::Missing { part, digest } = &error
             && let Some((by, at_ms)) = self.pruned.get(digest)
         {
@@ -160,30 +164,33 @@ impl DecisionIndex {
                 CommandError::evidence_error(broken.code, format!("the decision of run {run}: {}", broken.what))
             }
             Admissibility::Undecidable(ReproduceError::OtherPlanner { then, now }) => {
-                let program = quote_untrusted(&made.decision.inputs.program);
+                let program = quote_untrusted(&run_decision.decision.inputs.program);
                 CommandError::failure(format!("run {run} was decided by planner {then} of converger {program}, and this is planner {now}"))
                     .with_code(FailureCode::OtherPlanner)
                     .with_help(format!("use converger {program}, with a copy of the state directory"))
             }
             _ => CommandError::failure(format!("run {run} was decided with other tables of fields or actions than this version has"))
                 .with_code(FailureCode::OtherPlanner)
-                .with_help(format!("use converger {}, with a copy of the state directory", quote_untrusted(&made.decision.inputs.program))),
+                .with_help(format!(
+                    "use converger {}, with a copy of the state directory",
+                    quote_untrusted(&run_decision.decision.inputs.program)
+                )),
         }
     }
 }
 
 pub(super) fn run_reproduce(arguments: &ReproduceArgs) -> Result<ExitStatus, CommandError> {
-    let place = DecisionLocation::from_source(&arguments.source);
+    let location = DecisionLocation::from_source(&arguments.source);
     let replaces = Replaces::own(OwnFile::PLAN, arguments.overwrite.overwrite);
     if let Some(out) = &arguments.out {
-        place.check_output_path(out)?;
+        location.check_output_path(out)?;
         super::check_output_replaceable(out, replaces)?;
     }
-    let (made, reproduced, others) = place.read(|source, index| {
-        let made = index.require_decision(&arguments.what)?;
-        let reproduced = index.reproduce_decision(source, made)?;
-        made.admissions.iter().try_for_each(|admission| admission::check_admission(source, admission))?;
-        Ok((made.clone(), reproduced, index.other_runs(&arguments.what, made)))
+    let (run_decision, reproduced, others) = location.read(|source, index| {
+        let run_decision = index.require_decision(&arguments.what)?;
+        let reproduced = index.reproduce_decision(source, run_decision)?;
+        run_decision.admissions.iter().try_for_each(|admission| admission::check_admission(source, admission))?;
+        Ok((run_decision.clone(), reproduced, index.other_runs(&arguments.what, run_decision)))
     })?;
     if let Some(out) = &arguments.out {
         let judged = reproduced.decide();
@@ -191,15 +198,15 @@ pub(super) fn run_reproduce(arguments: &ReproduceArgs) -> Result<ExitStatus, Com
             .map_err(|error| super::write_error(out, &error))?;
     }
     let written = if arguments.json {
-        output::print_json(|out| writeln!(out, "{}", decision_json(&made, &others)))
+        output::print_json(|out| writeln!(out, "{}", decision_json(&run_decision, &others)))
     } else {
-        write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&render_reproduced(&made, &others)))
+        write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&render_reproduced(&run_decision, &others)))
     };
     finish_output(written, ExitStatus::Done)
 }
 
-fn render_reproduced(made: &RunDecision, others: &[RunId]) -> String {
-    let RunDecision { run, decision, index, admissions: admitted, .. } = made;
+fn render_reproduced(run_decision: &RunDecision, others: &[RunId]) -> String {
+    let RunDecision { run, decision, index, admissions: admitted, .. } = run_decision;
     let mut text = format!("{} the same inputs give the same decision, byte for byte\n", apply_style(render::GREEN.bold(), "reproduced:"));
     let mut row = |name: &str, value: String| {
         let _ = writeln!(text, "  {} {value}", apply_style(render::CYAN, format!("{name:<12}")));
@@ -236,8 +243,8 @@ fn describe_other_runs(others: &[RunId]) -> Option<String> {
     Some(format!("{count} made the same plan, the last of them {last}; this is the newest: name a run for another one"))
 }
 
-fn decision_json(made: &RunDecision, others: &[RunId]) -> Json {
-    let RunDecision { run, decision, index, admissions: admitted, .. } = made;
+fn decision_json(run_decision: &RunDecision, others: &[RunId]) -> Json {
+    let RunDecision { run, decision, index, admissions: admitted, .. } = run_decision;
     let admissions: Vec<Json> = admitted.iter().map(admission::admission_json).collect();
     json!({
         "schema": "converger.reproduced/1", "same": true, "run": run.id.as_str(), "environment": run.environment, "entry": index,
@@ -248,24 +255,28 @@ fn decision_json(made: &RunDecision, others: &[RunId]) -> Json {
 
 /// Explains what was recorded under a name: a plan, by its digest or its run, made again; an operation; or a refusal, by its entry.
 /// None if nothing was recorded, or if the name is not one of these.
-pub(super) fn explain_recorded(place: &DecisionLocation<'_>, name: &str, as_json: bool) -> Result<Option<ExitStatus>, CommandError> {
-    let item = place.read_if_present(name.parse().ok(), |source, decided| {
+pub(super) fn explain_recorded(location: &DecisionLocation<'_>, name: &str, as_json: bool) -> Result<Option<ExitStatus>, CommandError> {
+    let item = location.read_if_present(name.parse().ok(), |source, decided| {
         if let Some((index, Some(entry))) = &decided.sought_entry {
             return RecordedRefusal::from_entry(*index, entry, decided).map(ExplainedItem::Refusal);
         }
         let operation = OperationId::new(name).map(|id| source.operation(&id)).transpose()?.flatten();
         match (operation, decided.find_decision(name)?) {
             (Some(history), _) => {
-                let made = decided.find_run(&history.operation.run).cloned();
-                Ok(ExplainedItem::Operation(Box::new(history), made))
+                let run_decision = decided.find_run(&history.operation.run).cloned();
+                Ok(ExplainedItem::Operation(Box::new(history), run_decision))
             }
-            (None, Some(made)) => {
-                let plan = match decided.reproduce_decision(source, made) {
+            (None, Some(run_decision)) => {
+                let plan = match decided.reproduce_decision(source, run_decision) {
                     Ok(reproduced) => ShownPlan::Reproduced(reproduced),
                     Err(error) if error.is_broken() => return Err(error),
-                    Err(error) => ShownPlan::Stored(StoredPlan::load(source, decided, made, &error)?),
+                    Err(error) => ShownPlan::Stored(StoredPlan::load(source, decided, run_decision, &error)?),
                 };
-                Ok(ExplainedItem::Plan(plan, made.clone(), PlanOutcome::load(source, made, decided.other_runs(name, made))?))
+                Ok(ExplainedItem::Plan(
+                    plan,
+                    run_decision.clone(),
+                    PlanOutcome::load(source, run_decision, decided.other_runs(name, run_decision))?,
+                ))
             }
             (None, None) if DigestPrefix::parse(name).is_some() && name.parse::<u64>().is_err() => Err(decided.unknown_plan_error(name)),
             (None, None) => Ok(ExplainedItem::Nothing),
@@ -278,24 +289,24 @@ pub(super) fn explain_recorded(place: &DecisionLocation<'_>, name: &str, as_json
         Some(ExplainedItem::Operation(history, _)) if as_json => {
             output::print_json(|out| writeln!(out, "{}", super::ops::history_json(&history)))
         }
-        Some(ExplainedItem::Operation(history, made)) => {
-            let text = super::ops::render_with_reason(&history, made.as_ref().map(describe_origin).as_deref());
+        Some(ExplainedItem::Operation(history, run_decision)) => {
+            let text = super::ops::render_with_reason(&history, run_decision.as_ref().map(describe_origin).as_deref());
             write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&text))
         }
-        Some(ExplainedItem::Plan(plan, made, outcome)) if as_json => {
-            plan.to_json(&made).and_then(|plan| output::print_json(|out| writeln!(out, "{}", outcome.to_json(&made, plan))))
+        Some(ExplainedItem::Plan(plan, run_decision, outcome)) if as_json => {
+            plan.to_json(&run_decision).and_then(|plan| output::print_json(|out| writeln!(out, "{}", outcome.to_json(&run_decision, plan))))
         }
-        Some(ExplainedItem::Plan(plan, made, outcome)) => {
+        Some(ExplainedItem::Plan(plan, run_decision, outcome)) => {
             let written = match plan {
                 ShownPlan::Reproduced(reproduced) => {
                     let options = ReportOptions::new(verbosity::current().max(Verbosity::Normal));
-                    super::print_report(&reproduced.decide(), &describe_origin(&made), options)
+                    super::print_report(&reproduced.decide(), &describe_origin(&run_decision), options)
                 }
                 ShownPlan::Stored(stored) => {
-                    write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&stored.render(&describe_origin(&made))))
+                    write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&stored.render(&describe_origin(&run_decision))))
                 }
             };
-            written.and_then(|()| write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&outcome.render(&made))))
+            written.and_then(|()| write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&outcome.render(&run_decision))))
         }
     };
     finish_output(written, ExitStatus::Done).map(Some)
@@ -318,18 +329,18 @@ enum ShownPlan {
 }
 
 impl ShownPlan {
-    fn to_json(&self, made: &RunDecision) -> io::Result<Json> {
+    fn to_json(&self, run_decision: &RunDecision) -> io::Result<Json> {
         match self {
             Self::Reproduced(reproduced) => {
                 let mut bytes = Vec::new();
                 write_plan(&mut bytes, &reproduced.decide(), Provenance::Replay)?;
                 serde_json::from_slice(&bytes).map_err(io::Error::from)
             }
-            Self::Stored(stored) => Ok(stored.to_json(made)),
+            Self::Stored(stored) => Ok(stored.to_json(run_decision)),
         }
     }
 }
 
-fn describe_origin(made: &RunDecision) -> String {
-    format!("decided {} by {}", timestamp::format_timestamp(made.run.at_ms / 1000), quote_untrusted(&made.run.by))
+fn describe_origin(run_decision: &RunDecision) -> String {
+    format!("decided {} by {}", timestamp::format_timestamp(run_decision.run.at_ms / 1000), quote_untrusted(&run_decision.run.by))
 }

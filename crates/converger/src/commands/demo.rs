@@ -20,26 +20,26 @@ const DESIRED_WITH_MISTAKE: &str = include_str!("demo/mistaken.yaml");
 const DESIRED: &str = include_str!("demo/desired.yaml");
 
 pub(super) async fn run_demo(_: &DemoArgs) -> Result<ExitStatus, CommandError> {
-    let stage = DemoSandbox::start().await?;
+    let sandbox = DemoSandbox::start().await?;
     // The steps wait for child processes, so they run on a thread of their own while the runtime serves the lab.
-    let ended = tokio::task::spawn_blocking(move || run_steps(stage)).await;
+    let ended = tokio::task::spawn_blocking(move || run_steps(sandbox)).await;
     ended.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
 }
 
-fn run_steps(mut stage: DemoSandbox) -> Result<ExitStatus, CommandError> {
+fn run_steps(mut sandbox: DemoSandbox) -> Result<ExitStatus, CommandError> {
     print_line("A lab was started: a simulated Proxmox VE cluster of three nodes, on this machine and for the time of this demo.")?;
-    show_refusal(&mut stage)?;
-    let (digest, steps) = show_kill(&mut stage)?;
-    show_recovery(&mut stage)?;
-    show_evidence(&mut stage, &digest)?;
-    let proven = proof::check_changes(&stage.changes(), steps);
+    show_refusal(&mut sandbox)?;
+    let (digest, steps) = show_kill(&mut sandbox)?;
+    show_recovery(&mut sandbox)?;
+    show_evidence(&mut sandbox, &digest)?;
+    let proven = proof::check_changes(&sandbox.changes(), steps);
     print_title("What the lab saw", "The lab recorded every change request, from the first command to the last:")?;
     let text = proven.as_ref().map_or_else(Clone::clone, Clone::clone);
     print_line(text.trim_end())?;
     match proven {
         Ok(_) => print_line(&apply_style(
             render::GREEN.bold(),
-            format!("Nothing ran twice, and nothing was lost ({} requests in all).", stage.requests()),
+            format!("Nothing ran twice, and nothing was lost ({} requests in all).", sandbox.requests()),
         ))
         .map(|()| ExitStatus::Done),
         Err(_) => Err(CommandError::failure("the lab did not record every change exactly once")
@@ -48,12 +48,12 @@ fn run_steps(mut stage: DemoSandbox) -> Result<ExitStatus, CommandError> {
 }
 
 /// Shows a refusal and its explanation.
-fn show_refusal(stage: &mut DemoSandbox) -> Result<(), CommandError> {
+fn show_refusal(sandbox: &mut DemoSandbox) -> Result<(), CommandError> {
     print_title("Audit", "desired.yaml declares four guests. An audit compares it with the cluster and changes nothing:")?;
-    stage.write_file("desired.yaml", DESIRED_WITH_MISTAKE)?;
-    stage.run(&["audit", "desired.yaml"])?.expect_code(3)?;
+    sandbox.write_file("desired.yaml", DESIRED_WITH_MISTAKE)?;
+    sandbox.run(&["audit", "desired.yaml"])?.expect_code(3)?;
     print_title("A refusal, explained", "prod-mail is declared stopped, and its name protects it. No option overrides that:")?;
-    stage.run(&["explain", "protected-guest"])?.expect_code(0)
+    sandbox.run(&["explain", "protected-guest"])?.expect_code(0)
 }
 
 /// This many changes of the plan depend on nothing. When the lab has all of them, every change in flight has arrived: a change that was only about to
@@ -61,53 +61,53 @@ fn show_refusal(stage: &mut DemoSandbox) -> Result<(), CommandError> {
 const CHANGES_AT_ONCE: usize = 3;
 
 /// Applies a plan and kills the program half-way. Gives the digest of the plan and the number of its steps.
-fn show_kill(stage: &mut DemoSandbox) -> Result<(String, u64), CommandError> {
+fn show_kill(sandbox: &mut DemoSandbox) -> Result<(String, u64), CommandError> {
     print_title("A plan", "The line was a mistake and is removed. The plan is written to a file, with a digest over all of it:")?;
-    stage.write_file("desired.yaml", DESIRED)?;
-    stage.run(&["plan", "desired.yaml"])?.expect_code(4)?;
-    let (digest, steps) = stage.read_plan()?;
+    sandbox.write_file("desired.yaml", DESIRED)?;
+    sandbox.run(&["plan", "desired.yaml"])?.expect_code(4)?;
+    let (digest, steps) = sandbox.read_plan()?;
     print_title("Apply, and kill -9", "The digest confirms the plan. When the third change is sent, the program is killed with SIGKILL:")?;
-    match stage.run_until_changes(&["apply", "desired.yaml", "--confirm", &digest], CHANGES_AT_ONCE)? {
+    match sandbox.run_until_changes(&["apply", "desired.yaml", "--confirm", &digest], CHANGES_AT_ONCE)? {
         ChildEnd::Killed => print_line(&apply_style(render::RED.bold(), "killed")).map(|()| (digest, steps)),
         ChildEnd::With(code) => Err(CommandError::failure(format!("the apply ended with exit code {code} before it was killed"))),
     }
 }
 
 /// Recovers the operations in flight and applies the rest.
-fn show_recovery(stage: &mut DemoSandbox) -> Result<(), CommandError> {
+fn show_recovery(sandbox: &mut DemoSandbox) -> Result<(), CommandError> {
     print_title("Operations in flight", "Every change was recorded before it was sent, so the journal lists the operations in flight:")?;
-    stage.run(&["ops", "list"])?.expect_code(0)?;
+    sandbox.run(&["ops", "list"])?.expect_code(0)?;
     print_title(
         "Recovery",
         "The next apply first recovers each of them by reading the guests. Then it plans the rest, and starts nothing without confirmation:",
     )?;
-    stage.run(&["apply", "desired.yaml"])?.expect_code(3)?;
+    sandbox.run(&["apply", "desired.yaml"])?.expect_code(3)?;
     print_title("Convergence", "The rest is confirmed like the first plan:")?;
-    stage.run(&["plan", "desired.yaml"])?.expect_code(4)?;
-    let (digest, _) = stage.read_plan()?;
-    stage.run(&["apply", "desired.yaml", "--confirm", &digest])?.expect_code(0)?;
-    stage.run(&["audit", "desired.yaml"])?.expect_code(0)
+    sandbox.run(&["plan", "desired.yaml"])?.expect_code(4)?;
+    let (digest, _) = sandbox.read_plan()?;
+    sandbox.run(&["apply", "desired.yaml", "--confirm", &digest])?.expect_code(0)?;
+    sandbox.run(&["audit", "desired.yaml"])?.expect_code(0)
 }
 
 /// Exports and verifies the ledger, and reproduces the decision of the killed run.
-fn show_evidence(stage: &mut DemoSandbox, digest: &str) -> Result<(), CommandError> {
+fn show_evidence(sandbox: &mut DemoSandbox, digest: &str) -> Result<(), CommandError> {
     print_title(
         "Evidence",
         "Every decision of an apply, including refusals, is an entry of a signed ledger. Anyone can verify an export on any machine:",
     )?;
-    stage.run(&["ledger", "export", "evidence"])?.expect_code(0)?;
-    stage.run(&["verify", "evidence"])?.expect_code(0)?;
+    sandbox.run(&["ledger", "export", "evidence"])?.expect_code(0)?;
+    sandbox.run(&["verify", "evidence"])?.expect_code(0)?;
     print_title("Reproduce", "The decision of the killed run is reproduced from its recorded inputs, byte for byte:")?;
-    stage.run(&["reproduce", digest])?.expect_code(0)
+    sandbox.run(&["reproduce", digest])?.expect_code(0)
 }
 
-fn print_title(title: &str, words: &str) -> Result<(), CommandError> {
-    print_line(&format!("\n{}\n{words}", apply_style(render::BOLD.underline(), title)))
+fn print_title(title: &str, text: &str) -> Result<(), CommandError> {
+    print_line(&format!("\n{}\n{text}", apply_style(render::BOLD.underline(), title)))
 }
 
 /// Prints a line. A closed output ends the demo.
 fn print_line(text: &str) -> Result<(), CommandError> {
     let mut out = anstream::stdout();
-    let said = writeln!(out, "{text}").and_then(|()| out.flush());
-    said.map_err(|error| CommandError::failure(format!("cannot write to standard output: {error}")))
+    let written = writeln!(out, "{text}").and_then(|()| out.flush());
+    written.map_err(|error| CommandError::failure(format!("cannot write to standard output: {error}")))
 }

@@ -25,27 +25,27 @@ use crate::{files, output, progress};
 const SCHEMA: &str = "converger.doctor/1";
 
 /// Examines the environments one after the other. A failure in one does not keep the others from being examined.
-pub(super) async fn run_doctor(visit: &Visit) -> Result<ExitStatus, CommandError> {
-    let desired = visit.desired.as_deref().map(inputs::read_desired).transpose()?;
-    let survey = config::load_environments(visit.config.as_deref()).map_err(RuntimeError::from)?;
-    let wanted = match (&visit.environment, &desired) {
+pub(super) async fn run_doctor(arguments: &Visit) -> Result<ExitStatus, CommandError> {
+    let desired = arguments.desired.as_deref().map(inputs::read_desired).transpose()?;
+    let environments = config::load_environments(arguments.config.as_deref()).map_err(RuntimeError::from)?;
+    let wanted = match (&arguments.environment, &desired) {
         (Some(name), _) => Some(inputs::parse_environment(name)?),
         (None, Some(desired)) => Some(desired.environment().clone()),
         (None, None) => None,
     };
     let names: Vec<EnvironmentName> = match wanted {
         Some(name) => vec![name],
-        None => survey.connections.keys().cloned().collect(),
+        None => environments.connections.keys().cloned().collect(),
     };
     if names.is_empty() {
-        let stop = CommandError::input_error(format!("{} has no environment that can be reached", survey.origin))
+        let stop = CommandError::input_error(format!("{} has no environment that can be reached", environments.origin))
             .with_code(FailureCode::EnvironmentUnconfigured);
         return Err(stop.with_help(configuration_example("lab")));
     }
-    let mut ended = ExitStatus::Done;
+    let mut exit_status = ExitStatus::Done;
     for name in names {
-        let connection = survey.connections.get(&name).ok_or_else(|| CommandError::from(unconfigured_error(&name)))?;
-        let extra = [check_config(&name, connection, &survey), check_holds(visit, &name)].concat();
+        let connection = environments.connections.get(&name).ok_or_else(|| CommandError::from(unconfigured_error(&name)))?;
+        let extra = [check_config(&name, connection, &environments), check_holds(arguments, &name)].concat();
         let examined = match connection.resolve_settings(&name) {
             Ok(environment) => {
                 let spinner = progress::start_spinner(&format!("examining {name}"));
@@ -57,16 +57,16 @@ pub(super) async fn run_doctor(visit: &Visit) -> Result<ExitStatus, CommandError
             Err(fault) => unreachable_report(setup_finding("secret", fault, ConnectionConfig::REMEDY)),
         };
         let examined = DoctorReport { findings: [extra, examined.findings].concat(), ..examined };
-        let end = show_report(&name, visit.json, &examined)?;
-        ended = if ended == ExitStatus::Done { end } else { ended };
+        let end = show_report(&name, arguments.json, &examined)?;
+        exit_status = if exit_status == ExitStatus::Done { end } else { exit_status };
     }
-    Ok(ended)
+    Ok(exit_status)
 }
 
 /// Findings about converger.toml.
-fn check_config(name: &EnvironmentName, connection: &ConnectionConfig, survey: &ConfiguredEnvironments) -> Vec<DoctorFinding> {
+fn check_config(name: &EnvironmentName, connection: &ConnectionConfig, environments: &ConfiguredEnvironments) -> Vec<DoctorFinding> {
     let mut findings = Vec::new();
-    match survey.find_same_secret(name) {
+    match environments.find_same_secret(name) {
         Some(other) => findings.push(
             DoctorFinding::new(
                 "secret-shared",
@@ -77,7 +77,7 @@ fn check_config(name: &EnvironmentName, connection: &ConnectionConfig, survey: &
         ),
         None => findings.push(DoctorFinding::new("secret-shared", FindingLevel::Ok, "no other environment has its secret")),
     }
-    if let Some((other, shared)) = survey.find_same_cluster(name) {
+    if let Some((other, shared)) = environments.find_same_cluster(name) {
         let found = format!("the environment `{other}` has {shared} too: they may be the same cluster");
         let remedy = format!("if they are, keep one of them: {ONE_NAME_PER_CLUSTER}, and an apply under the second name is refused");
         findings.push(DoctorFinding::new("cluster-named-twice", FindingLevel::Warn, found).with_remedy(remedy));
@@ -99,19 +99,19 @@ fn check_config(name: &EnvironmentName, connection: &ConnectionConfig, survey: &
 }
 
 /// Freezes and holds, which keep an apply from acting; or that they cannot be read, so that nothing is planned.
-fn check_holds(visit: &Visit, name: &EnvironmentName) -> Vec<DoctorFinding> {
-    let Ok(config) = inputs::load_config(visit.config.as_deref(), name) else { return Vec::new() };
+fn check_holds(arguments: &Visit, name: &EnvironmentName) -> Vec<DoctorFinding> {
+    let Ok(config) = inputs::load_config(arguments.config.as_deref(), name) else { return Vec::new() };
     let remembered = match state_dir::peek_conditions(&config, name) {
         Ok(remembered) => remembered,
         Err(error) => {
             return vec![DoctorFinding::new("state", FindingLevel::Fail, error.to_string()).with_code(FailureCode::JournalUnreadable)];
         }
     };
-    let here =
+    let warning =
         |check, found: String, line: String| DoctorFinding::new(check, FindingLevel::Warn, found).with_line(RemedyTarget::Here, line);
     let frozen = remembered.freeze.iter().map(|freeze| {
         let found = format!("the environment is frozen {}", ops::describe_author(&freeze.by, &freeze.reason, freeze.at_ms));
-        here("frozen", found, format!("converger thaw {name}"))
+        warning("frozen", found, format!("converger thaw {name}"))
     });
     let written = config.circumstances.freeze.as_ref().map(|reason| {
         let found = format!("the environment is frozen by converger.toml: {}", render::quote_untrusted(reason));
@@ -119,7 +119,7 @@ fn check_holds(visit: &Visit, name: &EnvironmentName) -> Vec<DoctorFinding> {
     });
     let held = remembered.holds.iter().map(|hold| {
         let found = format!("guest {} is held {}", hold.vmid, ops::describe_author(&hold.by, &hold.reason, hold.at_ms));
-        here("held", found, format!("converger release {name} {}", hold.vmid))
+        warning("held", found, format!("converger release {name} {}", hold.vmid))
     });
     let unsettled = remembered.unsettled.iter().map(|history| {
         let (vmid, id) = (history.operation.guest.vmid, history.id().as_str());
@@ -129,7 +129,7 @@ fn check_holds(visit: &Visit, name: &EnvironmentName) -> Vec<DoctorFinding> {
             format!("the outcome of operation {id} is unknown")
         };
         let found = format!("guest {vmid} is held: {why}");
-        here("held", found, format!("converger ops show {name} {id}"))
+        warning("held", found, format!("converger ops show {name} {id}"))
     });
     frozen.chain(written).chain(held).chain(unsettled).collect()
 }
@@ -138,10 +138,10 @@ fn check_holds(visit: &Visit, name: &EnvironmentName) -> Vec<DoctorFinding> {
 async fn examine_environment(
     proxmox: Result<ProxmoxObserver, ProxmoxError>,
     desired: Option<&Desired>,
-    say: &dyn Fn(&str),
+    report_progress: &dyn Fn(&str),
 ) -> DoctorReport {
     match proxmox {
-        Ok(proxmox) => proxmox.examine(desired, say).await,
+        Ok(proxmox) => proxmox.examine(desired, report_progress).await,
         Err(error) => {
             let code = error.code().unwrap_or(FailureCode::ClientSetup);
             let found = DoctorFinding::new("setup", FindingLevel::Fail, files::escape_hidden(&error.to_string()));
@@ -229,10 +229,11 @@ const REQUESTED_HEADING: &str = "For actions on request, which no plan contains"
 
 /// The commands that grant actions on request, separately for each action, because each is granted on its own.
 fn render_request_grants(findings: &[DoctorFinding]) -> String {
-    let lacking = findings.iter().filter(|finding| finding.part == Some(PrivilegeUse::Request));
-    let lacking = lacking.filter_map(|finding| Some((finding.check, finding.remedy.as_ref().filter(|remedy| !remedy.lines.is_empty())?)));
+    let missing_privileges = findings.iter().filter(|finding| finding.part == Some(PrivilegeUse::Request));
+    let missing_privileges =
+        missing_privileges.filter_map(|finding| Some((finding.check, finding.remedy.as_ref().filter(|remedy| !remedy.lines.is_empty())?)));
     let mut text = String::new();
-    for (check, remedy) in lacking {
+    for (check, remedy) in missing_privileges {
         if text.is_empty() {
             let _ = writeln!(text, "\n{}", apply_style(BOLD, "To grant an action on request, run its commands on a node:"));
         }
@@ -286,12 +287,12 @@ fn render_finding(finding: &DoctorFinding, before: Option<&Remedy>, width: usize
         let _ = writeln!(text, "{margin}{} {}{more}", apply_style(CYAN, "remedy:"), remedy.text);
     }
     for line in &remedy.lines {
-        let place = match line.r#where {
+        let label = match line.r#where {
             RemedyTarget::Node => "on a node:",
             RemedyTarget::Config => "converger.toml:",
             RemedyTarget::Here => "here:",
         };
-        let _ = writeln!(text, "{margin}  {} {}", apply_style(DIM, format!("{place:<15}")), apply_style(BOLD, &line.text));
+        let _ = writeln!(text, "{margin}  {} {}", apply_style(DIM, format!("{label:<15}")), apply_style(BOLD, &line.text));
     }
     text
 }
@@ -327,27 +328,27 @@ mod tests {
     const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
     /// Serves a lab while `visit` runs, which gets its environment and the fingerprint to pin.
-    fn with_lab(visit: impl FnOnce(ConnectionSettings, Fingerprint)) {
-        let setting = WorldSpec::from_seed(7, WorldSize { nodes: 1, guests: 2 }, Flavour::V9);
-        let identity = LabCertificates::new(setting.nodes.keys().map(String::as_str), LOOPBACK).expect("a certificate");
+    fn with_lab(test_body: impl FnOnce(ConnectionSettings, Fingerprint)) {
+        let spec = WorldSpec::from_seed(7, WorldSize { nodes: 1, guests: 2 }, Flavour::V9);
+        let identity = LabCertificates::new(spec.nodes.keys().map(String::as_str), LOOPBACK).expect("a certificate");
         let pin = Fingerprint::new(&identity.fingerprint()).expect("a fingerprint");
-        let (id, token) = setting.tokens.first_key_value().expect("a token");
+        let (id, token) = spec.tokens.first_key_value().expect("a token");
         let token = ApiToken { id: TokenId::new(id).expect("an id"), secret: TokenSecret::new(&token.secret).expect("a secret") };
-        let (bound, address) = std::sync::mpsc::channel();
+        let (address_sender, address) = std::sync::mpsc::channel();
         let (over, end) = tokio::sync::oneshot::channel::<()>();
         let lab = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
                 let options =
                     ServerOptions { listen: SocketAddr::new(LOOPBACK, 0), clock: ClockMode::Real { speed: 1 }, identity, watcher: None };
-                let server = LabServer::bind(&setting, options).await.expect("a server");
-                bound.send(server.served_nodes().next().expect("a node").address).expect("somebody waits");
+                let server = LabServer::bind(&spec, options).await.expect("a server");
+                address_sender.send(server.served_nodes().next().expect("a node").address).expect("somebody waits");
                 server.run(async { end.await.unwrap_or(()) }).await;
             });
         });
         let url = format!("https://{}", address.recv().expect("an address"));
         let endpoint = Endpoint::new(&url, Trust::Fingerprints(Box::new([pin]))).expect("an address");
-        visit(
+        test_body(
             ConnectionSettings { name: lab_name(), cluster: None, endpoints: vec![endpoint], token, bounds: RequestLimits::default() },
             pin,
         );
@@ -358,10 +359,10 @@ mod tests {
     #[test]
     fn examines_a_lab_over_https() {
         with_lab(|environment, _| {
-            let said = std::cell::RefCell::new(Vec::new());
-            let found = examine_lab(environment.clone(), Vec::new(), &|what| said.borrow_mut().push(what.to_owned()));
+            let messages = std::cell::RefCell::new(Vec::new());
+            let found = examine_lab(environment.clone(), Vec::new(), &|what| messages.borrow_mut().push(what.to_owned()));
             assert_eq!(doctor_status(&found), ExitStatus::Done, "a name that is not pinned is no failure");
-            assert!(said.borrow().len() >= 4, "{said:?}");
+            assert!(messages.borrow().len() >= 4, "{messages:?}");
             let shared = DoctorFinding::new("secret-shared", FindingLevel::Fail, "the secret is that of another environment too");
             assert_eq!(doctor_status(&examine_lab(environment, vec![shared], &|_| {})), ExitStatus::Failed, "found outside counts as well");
         });
@@ -380,13 +381,13 @@ mod tests {
         });
     }
 
-    fn examine_lab(environment: ConnectionSettings, extra: Vec<DoctorFinding>, say: &dyn Fn(&str)) -> Vec<DoctorFinding> {
-        [extra, find_inside(ProxmoxObserver::new(environment), say)].concat()
+    fn examine_lab(environment: ConnectionSettings, extra: Vec<DoctorFinding>, report_progress: &dyn Fn(&str)) -> Vec<DoctorFinding> {
+        [extra, find_inside(ProxmoxObserver::new(environment), report_progress)].concat()
     }
 
-    fn find_inside(proxmox: Result<ProxmoxObserver, ProxmoxError>, say: &dyn Fn(&str)) -> Vec<DoctorFinding> {
+    fn find_inside(proxmox: Result<ProxmoxObserver, ProxmoxError>, report_progress: &dyn Fn(&str)) -> Vec<DoctorFinding> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(examine_environment(proxmox, None, say)).findings
+        runtime.block_on(examine_environment(proxmox, None, report_progress)).findings
     }
 
     fn render_plain(findings: Vec<DoctorFinding>) -> String {
@@ -396,10 +397,10 @@ mod tests {
     #[test]
     fn setup_fault_has_code_and_remedy_and_does_not_end_the_command() {
         let (error, code, remedy) = (ProxmoxError::NoEndpoint, "environment-unconfigured", "Write `[environments.");
-        let words = error.to_string();
+        let message = error.to_string();
         let found = find_inside(Err(error), &|_| {});
         assert_eq!(doctor_status(&found), ExitStatus::Failed);
-        assert_eq!((found[0].check, found[0].code, found[0].found.as_str()), ("setup", Some(code), words.as_str()));
+        assert_eq!((found[0].check, found[0].code, found[0].found.as_str()), ("setup", Some(code), message.as_str()));
         let shown = render_plain(found);
         assert!(shown.contains(&format!("remedy: {remedy}")) && shown.contains(&format!("`converger explain {code}`")), "{shown}");
         assert!(shown.contains("? rest   endpoints, privileges, cluster and guests were not checked"), "{shown}");
@@ -468,9 +469,9 @@ Some checks failed: 1 ok, 1 warning, 1 failed, 1 unknown
 
     #[test]
     fn repeated_remedy_is_printed_once() {
-        let twice =
+        let finding_with_remedy =
             |check| DoctorFinding::new(check, FindingLevel::Warn, "no").with_remedy("grant it").with_line(RemedyTarget::Node, "pveum x");
-        let plain = render_plain(vec![twice("a"), twice("b")]);
+        let plain = render_plain(vec![finding_with_remedy("a"), finding_with_remedy("b")]);
         assert_eq!(plain.matches("pveum x").count(), 1, "{plain}");
         assert!(plain.contains("! b  no\n     remedy: the same\n"), "{plain}");
     }

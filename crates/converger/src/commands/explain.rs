@@ -24,12 +24,12 @@ pub(super) fn explain(topic: Option<&str>, location: &DecisionLocation<'_>, as_j
         None => (render_codes(), json!(CODES.iter().map(code_json).chain(FAILURES.iter().map(failure_json)).collect::<Vec<_>>())),
         Some("fields") => (render_fields(), json!(FIELDS.iter().map(field_json).collect::<Vec<_>>())),
         Some("steps") => (render_steps(), json!({ "actions": CATALOGUE, "words": STEP_TERMS.map(term_json) })),
-        Some(word) => {
-            let refusal = RefusalCode::from_word(word).map(|code| (render_code(code.entry()), code_json(code.entry())));
-            let failure = || failure::FailureCode::from_word(word).map(|code| (render_failure(code.entry()), failure_json(code.entry())));
+        Some(name) => {
+            let refusal = RefusalCode::from_word(name).map(|code| (render_code(code.entry()), code_json(code.entry())));
+            let failure = || failure::FailureCode::from_word(name).map(|code| (render_failure(code.entry()), failure_json(code.entry())));
             match refusal.or_else(failure) {
                 Some(known) => known,
-                None => return explain_recorded(location, word, as_json)?.ok_or_else(|| unknown_topic_error(word, location)),
+                None => return explain_recorded(location, name, as_json)?.ok_or_else(|| unknown_topic_error(name, location)),
             }
         }
     };
@@ -45,10 +45,10 @@ fn print_topic(text: &str, data: &Json, as_json: bool, end: ExitStatus) -> Resul
     finish_output(written, end)
 }
 
-fn unknown_topic_error(word: &str, location: &DecisionLocation<'_>) -> CommandError {
-    let words: Vec<&str> = CODES.iter().map(|entry| entry.word).chain(FAILURES.iter().map(|entry| entry.word)).collect();
-    let near = words.iter().copied().find(|own| own.contains(word) || word.contains(own)).or_else(|| nearest_word(word, &words));
-    let error = CommandError::input_error(format!("there is no code, plan, run, operation or entry `{}`", word.escape_debug()));
+fn unknown_topic_error(name: &str, location: &DecisionLocation<'_>) -> CommandError {
+    let codes: Vec<&str> = CODES.iter().map(|entry| entry.word).chain(FAILURES.iter().map(|entry| entry.word)).collect();
+    let near = codes.iter().copied().find(|own| own.contains(name) || name.contains(own)).or_else(|| nearest_word(name, &codes));
+    let error = CommandError::input_error(format!("there is no code, plan, run, operation or entry `{}`", name.escape_debug()));
     match near {
         Some(near) => error.with_help(format!("did you mean `{near}`? `converger explain` lists them all")),
         None => error
@@ -57,7 +57,7 @@ fn unknown_topic_error(word: &str, location: &DecisionLocation<'_>) -> CommandEr
 }
 
 fn render_codes() -> String {
-    let line = |word: &str, title: &str| format!("{} {title}\n", apply_style(render::BOLD, format!("{word:<24}")));
+    let line = |code: &str, title: &str| format!("{} {title}\n", apply_style(render::BOLD, format!("{code:<24}")));
     let head = |text: &str| format!("{}\n", apply_style(render::DIM, text));
     let refusals: String = CODES.iter().map(|entry| line(entry.word, entry.title)).collect();
     let failures: String = FAILURES.iter().map(|entry| line(entry.word, entry.title)).collect();
@@ -150,12 +150,12 @@ fn render_steps() -> String {
          (impact none, risk medium, benign).\n",
     );
     let mut last = "";
-    for (kind, word, meaning) in STEP_TERMS {
+    for (kind, term, meaning) in STEP_TERMS {
         if kind != last {
             let _ = writeln!(text, "\n{}", apply_style(render::DIM, kind));
             last = kind;
         }
-        let _ = writeln!(text, "{} {meaning}", apply_style(render::BOLD, format!("{word:<12}")));
+        let _ = writeln!(text, "{} {meaning}", apply_style(render::BOLD, format!("{term:<12}")));
     }
     let _ = writeln!(text, "\n{}", apply_style(render::DIM, "minimum by change; what is known about a guest can only raise it"));
     for action in &CATALOGUE {
@@ -165,8 +165,8 @@ fn render_steps() -> String {
     text
 }
 
-fn term_json((kind, word, meaning): (&str, &str, &str)) -> Json {
-    json!({ "kind": kind, "word": word, "meaning": meaning })
+fn term_json((kind, term, meaning): (&str, &str, &str)) -> Json {
+    json!({ "kind": kind, "word": term, "meaning": meaning })
 }
 
 /// The form of the value, with its bounds if it is a number.

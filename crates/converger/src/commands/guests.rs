@@ -255,13 +255,13 @@ mod tests {
         observe::parse(text.as_bytes()).unwrap_or_else(|faults| panic!("{faults:?}"))
     }
 
-    fn parse_arguments(words: &[&str]) -> GuestsArgs {
-        let CliCommand::Guests(arguments) = Cli::parse_from([&["converger", "guests"], words].concat()).command else { panic!("guests") };
+    fn parse_arguments(values: &[&str]) -> GuestsArgs {
+        let CliCommand::Guests(arguments) = Cli::parse_from([&["converger", "guests"], values].concat()).command else { panic!("guests") };
         arguments
     }
 
-    fn render(observation: &Observation, words: &[&str]) -> String {
-        let listing = GuestListing::filter(observation, &parse_arguments(words)).unwrap_or_else(|_| panic!("a listing"));
+    fn render(observation: &Observation, values: &[&str]) -> String {
+        let listing = GuestListing::filter(observation, &parse_arguments(values)).unwrap_or_else(|_| panic!("a listing"));
         anstream::adapter::strip_str(&listing.render(&observation.environment, "a@pve!b")).to_string()
     }
 
@@ -284,7 +284,7 @@ mod tests {
             r#"{"vmid":101,"kind":"qemu","node":"pve1","status":"unknown","cause":"node-offline","name":"old","run_state":"running"}"#;
         let observation = observation(&format!("{known},{unknown}"));
         let ids = |guests: &[&ObservedGuest]| guests.iter().map(|guest| guest.vmid.get()).collect::<Vec<_>>();
-        for (words, listed, undecided) in [
+        for (values, listed, undecided) in [
             (&[][..], &[100, 101][..], &[][..]),
             (&["--tag", "web"], &[100], &[101]),
             (&["--state", "running"], &[100], &[101]),
@@ -293,8 +293,8 @@ mod tests {
             (&["--kind", "lxc"], &[], &[]),
             (&["--kind", "lxc", "--tag", "web"], &[], &[]),
         ] {
-            let listing = GuestListing::filter(&observation, &parse_arguments(words)).unwrap_or_else(|_| panic!("a listing"));
-            assert_eq!((ids(&listing.guests), ids(&listing.undecided)), (listed.to_vec(), undecided.to_vec()), "{words:?}");
+            let listing = GuestListing::filter(&observation, &parse_arguments(values)).unwrap_or_else(|_| panic!("a listing"));
+            assert_eq!((ids(&listing.guests), ids(&listing.undecided)), (listed.to_vec(), undecided.to_vec()), "{values:?}");
         }
         let text = render(&observation, &[]);
         assert!(text.contains("? 101 qemu unknown pve1 old node-offline · tags unknown"), "the old word is not shown: {text}");

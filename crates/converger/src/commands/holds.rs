@@ -17,49 +17,50 @@ use crate::config::ConnectionConfig;
 use crate::exit_status::ExitStatus;
 use crate::{files, host};
 
-pub(super) async fn freeze(freezing: &FreezeArgs) -> Result<ExitStatus, CommandError> {
-    let (environment, connection) = configured_environment(&freezing.target)?;
-    let reason = check_reason(&freezing.reason, "why, for other people")?;
+pub(super) async fn freeze(arguments: &FreezeArgs) -> Result<ExitStatus, CommandError> {
+    let (environment, connection) = configured_environment(&arguments.target)?;
+    let reason = check_reason(&arguments.reason, "why, for other people")?;
     let freeze = Freeze { environment: environment.clone(), by: host::actor().into(), reason, at_ms: host::now_ms() };
-    let said =
+    let confirmation =
         format!("{environment} is frozen: no new change starts there until `converger thaw {environment}`; operations in flight continue");
-    let checked = identity::check(freezing.target.config.as_deref(), &environment, &connection, None, freezing.offline).await?;
-    let directory = commit_write(&freezing.target, checked.batch(StoreWrite::Freeze(freeze))).await?;
-    print_confirmation(&format!("{said}\n{}", describe_reach(&directory)))
+    let checked = identity::check(arguments.target.config.as_deref(), &environment, &connection, None, arguments.offline).await?;
+    let directory = commit_write(&arguments.target, checked.batch(StoreWrite::Freeze(freeze))).await?;
+    print_confirmation(&format!("{confirmation}\n{}", describe_reach(&directory)))
 }
 
-pub(super) async fn thaw(place: &EnvironmentArgs) -> Result<ExitStatus, CommandError> {
-    let (environment, _) = configured_environment(place)?;
+pub(super) async fn thaw(target: &EnvironmentArgs) -> Result<ExitStatus, CommandError> {
+    let (environment, _) = configured_environment(target)?;
     let thaw = StoreWrite::Thaw { environment: environment.clone(), by: host::actor().into(), at_ms: host::now_ms() };
-    commit_write(place, thaw).await?;
+    commit_write(target, thaw).await?;
     print_confirmation(&format!("{environment} is thawed"))
 }
 
-pub(super) async fn hold(holding: &HoldArgs) -> Result<ExitStatus, CommandError> {
-    let (environment, connection) = configured_environment(&holding.target)?;
-    let reason = check_reason(&holding.reason, "why, for other people")?;
-    let hold = Hold { environment: environment.clone(), vmid: holding.vmid, by: host::actor().into(), reason, at_ms: host::now_ms() };
-    let said = format!(
+pub(super) async fn hold(arguments: &HoldArgs) -> Result<ExitStatus, CommandError> {
+    let (environment, connection) = configured_environment(&arguments.target)?;
+    let reason = check_reason(&arguments.reason, "why, for other people")?;
+    let hold = Hold { environment: environment.clone(), vmid: arguments.vmid, by: host::actor().into(), reason, at_ms: host::now_ms() };
+    let confirmation = format!(
         "guest {} of {environment} is held: it is not changed until `converger release {environment} {}`",
-        holding.vmid, holding.vmid
+        arguments.vmid, arguments.vmid
     );
-    let checked = identity::check(holding.target.config.as_deref(), &environment, &connection, Some(holding.vmid), holding.offline).await?;
-    let directory = commit_write(&holding.target, checked.batch(StoreWrite::Hold(hold))).await?;
-    print_confirmation(&format!("{said}\n{}", describe_reach(&directory)))
+    let checked =
+        identity::check(arguments.target.config.as_deref(), &environment, &connection, Some(arguments.vmid), arguments.offline).await?;
+    let directory = commit_write(&arguments.target, checked.batch(StoreWrite::Hold(hold))).await?;
+    print_confirmation(&format!("{confirmation}\n{}", describe_reach(&directory)))
 }
 
-pub(super) async fn release(holding: &ReleaseArgs) -> Result<ExitStatus, CommandError> {
-    let (environment, _) = configured_environment(&holding.target)?;
+pub(super) async fn release(arguments: &ReleaseArgs) -> Result<ExitStatus, CommandError> {
+    let (environment, _) = configured_environment(&arguments.target)?;
     let (by, at_ms) = (host::actor().into(), host::now_ms());
-    let release = StoreWrite::Release { environment: environment.clone(), vmid: holding.vmid, by, at_ms };
-    commit_write(&holding.target, release).await?;
-    print_confirmation(&format!("guest {} of {environment} is released", holding.vmid))
+    let release = StoreWrite::Release { environment: environment.clone(), vmid: arguments.vmid, by, at_ms };
+    commit_write(&arguments.target, release).await?;
+    print_confirmation(&format!("guest {} of {environment} is released", arguments.vmid))
 }
 
 /// An environment of converger.toml: freezing a misspelt name would have no effect, unnoticed.
-fn configured_environment(place: &EnvironmentArgs) -> Result<(EnvironmentName, ConnectionConfig), CommandError> {
-    let environment = inputs::resolve_environment(place)?;
-    let config = inputs::load_config(place.config.as_deref(), &environment)?;
+fn configured_environment(target: &EnvironmentArgs) -> Result<(EnvironmentName, ConnectionConfig), CommandError> {
+    let environment = inputs::resolve_environment(target)?;
+    let config = inputs::load_config(target.config.as_deref(), &environment)?;
     let connection = config.connection.ok_or_else(|| unconfigured_error(&environment))?;
     Ok((environment, connection))
 }
@@ -73,9 +74,9 @@ pub(super) fn check_reason(reason: &str, what: &str) -> Result<Box<str>, Command
 }
 
 /// Writes the batch durably. Gives the path of the state directory.
-async fn commit_write(place: &EnvironmentArgs, batch: impl Into<Batch>) -> Result<PathBuf, CommandError> {
-    let environment = inputs::resolve_environment(place)?;
-    let state = inputs::open_state(place.config.as_deref(), &environment).await?;
+async fn commit_write(target: &EnvironmentArgs, batch: impl Into<Batch>) -> Result<PathBuf, CommandError> {
+    let environment = inputs::resolve_environment(target)?;
+    let state = inputs::open_state(target.config.as_deref(), &environment).await?;
     if let WriteOutcome::Refused(refusal) = state.write(batch.into()).await? {
         return Err(CommandError::refusal_error(&refusal));
     }
@@ -88,6 +89,6 @@ fn describe_reach(directory: &Path) -> String {
     format!("this applies to everyone who uses the state directory {}, and to no one else", files::display_path(directory))
 }
 
-fn print_confirmation(said: &str) -> Result<ExitStatus, CommandError> {
-    finish_output(writeln!(anstream::stdout(), "{said}"), ExitStatus::Done)
+fn print_confirmation(confirmation: &str) -> Result<ExitStatus, CommandError> {
+    finish_output(writeln!(anstream::stdout(), "{confirmation}"), ExitStatus::Done)
 }

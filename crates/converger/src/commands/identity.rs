@@ -27,9 +27,9 @@ pub(super) struct CheckedWrite {
 
 impl CheckedWrite {
     /// The hold or freeze, after the binding.
-    pub(super) fn batch(self, word: StoreWrite) -> Batch {
+    pub(super) fn batch(self, write: StoreWrite) -> Batch {
         self.notes.iter().for_each(|note| say(note));
-        self.binding.map_or_else(Batch::default, Batch::from).with(word)
+        self.binding.map_or_else(Batch::default, Batch::from).with(write)
     }
 }
 
@@ -58,8 +58,8 @@ pub(super) async fn check(
 /// A note about another environment of the same file with the same address or cluster name. It may be the same cluster; two clusters may share
 /// both.
 fn other_name(config: Option<&Path>, environment: &EnvironmentName) -> Option<String> {
-    let survey = config::load_environments(config).ok()?;
-    let (other, shared) = survey.find_same_cluster(environment)?;
+    let environments = config::load_environments(config).ok()?;
+    let (other, shared) = environments.find_same_cluster(environment)?;
     Some(format!("`{other}` has {shared} too: if it is the same cluster, this does not apply under that name"))
 }
 
@@ -78,9 +78,9 @@ async fn rename(renaming: &Renaming) -> Result<ExitStatus, CommandError> {
     let (from, to) = (inputs::parse_environment(&renaming.from)?, inputs::parse_environment(&renaming.to)?);
     let reason = holds::check_reason(&renaming.reason, "why, for other people")?;
     // converger.toml may have the old name, the new one or both: only its state directory is used.
-    let shelf = LedgerLocation::from_config(renaming.config.as_deref())?;
-    shelf.check_exists()?;
-    let state = ledger::open_state(&shelf).await?;
+    let location = LedgerLocation::from_config(renaming.config.as_deref())?;
+    location.check_exists()?;
+    let state = ledger::open_state(&location).await?;
     if from == to {
         // The second lock would be refused because of the first.
         return Err(CommandError::refusal_error(&Refusal::name_in_use(&to)));
@@ -91,12 +91,12 @@ async fn rename(renaming: &Renaming) -> Result<ExitStatus, CommandError> {
         return Err(CommandError::refusal_error(&refusal));
     }
     state.attest_ledger().await?;
-    let said = format!(
+    let confirmation = format!(
         "renamed {from} to {to} in the state directory {}: holds, freezes and operations are kept under the new name\n\
          write the new name into converger.toml and the declared state; the former name is refused from now on",
         files::display_path(state.path())
     );
-    finish_output(writeln!(anstream::stdout(), "{said}"), ExitStatus::Done)
+    finish_output(writeln!(anstream::stdout(), "{confirmation}"), ExitStatus::Done)
 }
 
 fn lock(state: &converger_runtime::StateDirectory, environment: &EnvironmentName) -> Result<EnvironmentLock, CommandError> {

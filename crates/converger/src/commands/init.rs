@@ -20,12 +20,12 @@ use crate::files::Replaces;
 use crate::render::{self, apply_style, count_with_noun, quote_untrusted};
 use crate::{files, line_wrap, output};
 
-pub(super) async fn init(adoption: &InitArgs) -> Result<ExitStatus, CommandError> {
-    let environment = inputs::select_environment(adoption.environment.as_deref(), adoption.observation.config.as_deref())?;
-    let out = select_output(adoption)?;
-    let selection = select_guests(&adoption.vmid);
-    let config = inputs::load_config(adoption.observation.config.as_deref(), &environment)?;
-    let observation = inputs::observe(&adoption.observation, config, &environment, &selection).await?.observation;
+pub(super) async fn init(arguments: &InitArgs) -> Result<ExitStatus, CommandError> {
+    let environment = inputs::select_environment(arguments.environment.as_deref(), arguments.observation.config.as_deref())?;
+    let out = select_output(arguments)?;
+    let selection = select_guests(&arguments.vmid);
+    let config = inputs::load_config(arguments.observation.config.as_deref(), &environment)?;
+    let observation = inputs::observe(&arguments.observation, config, &environment, &selection).await?.observation;
     let scope = selection.resolve(observation.candidate_ids());
     if scope.ids().is_empty() {
         return Err(empty_selection_error(&selection, &environment));
@@ -38,15 +38,15 @@ pub(super) async fn init(adoption: &InitArgs) -> Result<ExitStatus, CommandError
     if let (Scaffold::Declared { text, .. }, Some(path)) = (&scaffold, &out) {
         let write = |file: &mut File| file.write_all(text.as_bytes());
         let written =
-            if adoption.overwrite.overwrite { files::replace(path, Replaces::Anything, write) } else { files::create(path, write) };
+            if arguments.overwrite.overwrite { files::replace(path, Replaces::Anything, write) } else { files::create(path, write) };
         written.map_err(|error| write_error(path, &error))?;
         output::print_notice(&render::render_written_file(path, None));
     }
     let end = if matches!(scaffold, Scaffold::Declared { .. }) { ExitStatus::Done } else { ExitStatus::Refused };
-    let written = match (&scaffold, adoption.json) {
+    let written = match (&scaffold, arguments.json) {
         (_, true) => output::print_json(|out| writeln!(out, "{}", report_json(&environment, &scaffold))),
-        (Scaffold::Declared { text, .. }, false) if adoption.dry_run => io::stdout().write_all(text.as_bytes()),
-        (_, false) => write!(anstream::stdout(), "{}", render_report(adoption, &environment, &scaffold, out.as_deref())),
+        (Scaffold::Declared { text, .. }, false) if arguments.dry_run => io::stdout().write_all(text.as_bytes()),
+        (_, false) => write!(anstream::stdout(), "{}", render_report(arguments, &environment, &scaffold, out.as_deref())),
     };
     finish_output(written, end)
 }
@@ -76,10 +76,10 @@ fn describe_absent_ids(selection: &GuestSelection, scope: &Scope) -> String {
 }
 
 /// The file to write, if any. An existing file is replaced only with `--overwrite`.
-fn select_output(adoption: &InitArgs) -> Result<Option<PathBuf>, CommandError> {
-    let path = match &adoption.out {
+fn select_output(arguments: &InitArgs) -> Result<Option<PathBuf>, CommandError> {
+    let path = match &arguments.out {
         Some(named) => named.clone(),
-        None if adoption.json || adoption.dry_run => return Ok(None),
+        None if arguments.json || arguments.dry_run => return Ok(None),
         None => "desired.yaml".into(),
     };
     let name = files::display_path(&path);
@@ -87,12 +87,12 @@ fn select_output(adoption: &InitArgs) -> Result<Option<PathBuf>, CommandError> {
         let stop = CommandError::input_error("`-` is not a file");
         return Err(stop.with_help("--dry-run prints the declared state on standard output"));
     }
-    super::check_output_is_no_state(&path, adoption.observation.config.as_deref())?;
+    super::check_output_is_no_state(&path, arguments.observation.config.as_deref())?;
     if files::detect_notation(&path) == Notation::Json {
         let stop = CommandError::input_error(format!("{name} would be read as JSON, but init writes YAML"));
         return Err(stop.with_help("name a file that ends in .yaml"));
     }
-    if path.symlink_metadata().is_ok() && !adoption.overwrite.overwrite {
+    if path.symlink_metadata().is_ok() && !arguments.overwrite.overwrite {
         return Err(file_exists_error(&name));
     }
     Ok(Some(path))
@@ -112,7 +112,7 @@ fn write_error(path: &Path, error: &io::Error) -> CommandError {
     }
 }
 
-fn render_report(adoption: &InitArgs, environment: &EnvironmentName, scaffold: &Scaffold, out: Option<&Path>) -> String {
+fn render_report(arguments: &InitArgs, environment: &EnvironmentName, scaffold: &Scaffold, out: Option<&Path>) -> String {
     let environment = apply_style(render::BOLD, environment);
     match scaffold {
         Scaffold::Declared { guests, .. } => {
@@ -121,14 +121,15 @@ fn render_report(adoption: &InitArgs, environment: &EnvironmentName, scaffold: &
                 format!("{environment} {}\n\n", apply_style(render::DIM, format!("· {} adopted", count_with_noun(count, "guest"))));
             guests.iter().for_each(|guest| text.push_str(&render_adopted(guest)));
             let path = out.map(files::display_path).unwrap_or_default();
-            let look = render::observation_options(&adoption.observation);
-            let _ = writeln!(text, "\n{} converger audit {path}{look}   (plans nothing)", apply_style(render::CYAN, "next:"));
+            let observation_options = render::observation_options(&arguments.observation);
+            let _ =
+                writeln!(text, "\n{} converger audit {path}{observation_options}   (plans nothing)", apply_style(render::CYAN, "next:"));
             text
         }
         Scaffold::Refused { refusals, guests } => {
             let mut text = format!("{environment} {}\n\n", apply_style(render::DIM, "· nothing was written"));
-            let mut told = render::ShownRemedies::default();
-            guests.iter().for_each(|guest| text.push_str(&render_unadoptable(guest, &mut told)));
+            let mut shown_remedies = render::ShownRemedies::default();
+            guests.iter().for_each(|guest| text.push_str(&render_unadoptable(guest, &mut shown_remedies)));
             refusals.iter().for_each(|cause| text.push_str(&render::render_refusal(cause)));
             let _ = writeln!(
                 text,
@@ -152,8 +153,8 @@ fn render_adopted(guest: &AdoptedGuest) -> String {
     text
 }
 
-fn render_unadoptable(guest: &UnadoptableGuest, told: &mut render::ShownRemedies) -> String {
-    format!("{} {} {}", apply_style(render::RED, "!"), guest.vmid, render::render_guest_refusals(&guest.refusals, told))
+fn render_unadoptable(guest: &UnadoptableGuest, shown_remedies: &mut render::ShownRemedies) -> String {
+    format!("{} {} {}", apply_style(render::RED, "!"), guest.vmid, render::render_guest_refusals(&guest.refusals, shown_remedies))
 }
 
 fn report_json(environment: &EnvironmentName, scaffold: &Scaffold) -> Json {

@@ -85,15 +85,15 @@ pub(super) async fn plan(source: &DesiredArgs, choice: &GuestFilterArgs) -> Resu
 
 /// Observes these guests in a recording, if one is named, or else in the environment.
 pub(super) async fn observe(
-    look: &ObservationArgs,
+    observation_arguments: &ObservationArgs,
     config: Config,
     environment: &EnvironmentName,
     selection: &GuestSelection,
 ) -> Result<Observed, CommandError> {
     let reader = open_reader(environment.clone(), config, &Display::new());
-    let from = observation_source(look)?;
+    let from = observation_source(observation_arguments)?;
     require_source(&reader, &from)?;
-    let waiting = replay_spinner(look);
+    let waiting = replay_spinner(observation_arguments);
     let observed = reader.observe(selection, ReadSet::Everything, &from).await;
     drop(waiting);
     Ok(observed?)
@@ -109,13 +109,13 @@ fn require_source(reader: &EnvironmentReader, source: &ObservationSource) -> Res
 }
 
 /// No spinner while reading standard input: a person may be typing.
-fn replay_spinner(look: &ObservationArgs) -> Option<progress::Spinner> {
-    let recording = look.replay.as_ref().filter(|recording| recording.as_path() != Path::new("-"))?;
+fn replay_spinner(observation_arguments: &ObservationArgs) -> Option<progress::Spinner> {
+    let recording = observation_arguments.replay.as_ref().filter(|recording| recording.as_path() != Path::new("-"))?;
     Some(progress::start_spinner(&format!("reading {}", files::display_path(recording))))
 }
 
-fn observation_source(look: &ObservationArgs) -> Result<ObservationSource, CommandError> {
-    let Some(recording) = &look.replay else { return Ok(ObservationSource::Live) };
+fn observation_source(observation_arguments: &ObservationArgs) -> Result<ObservationSource, CommandError> {
+    let Some(recording) = &observation_arguments.replay else { return Ok(ObservationSource::Live) };
     if recording == Path::new("-") {
         return Ok(ObservationSource::Recording(RecordingObserver::Stdin));
     }
@@ -223,8 +223,8 @@ pub(super) fn parse_environment(name: &str) -> Result<EnvironmentName, CommandEr
     })
 }
 
-pub(super) fn unreadable(place: &str, error: &io::Error) -> CommandError {
-    let stop = CommandError::input_error(format!("cannot read {place}: {error}")).with_code(FailureCode::FileUnreadable);
+pub(super) fn unreadable(path: &str, error: &io::Error) -> CommandError {
+    let stop = CommandError::input_error(format!("cannot read {path}: {error}")).with_code(FailureCode::FileUnreadable);
     match error.kind() {
         io::ErrorKind::NotFound => stop.with_help("check the path; it is relative to the current directory"),
         io::ErrorKind::PermissionDenied => stop.with_help("check who may read the file with `ls -l`"),
@@ -263,9 +263,9 @@ impl From<RuntimeError> for CommandError {
 
 fn unobserved(error: &ObserveError) -> CommandError {
     match error {
-        ObserveError::Unreadable { place, source } => unreadable(&files::display_path(Path::new(place)), source),
-        ObserveError::Malformed { place, bytes, diagnostics } => {
-            CommandError::diagnostics_error(diagnostics::render_diagnostics(&files::display_path(Path::new(place)), bytes, diagnostics))
+        ObserveError::Unreadable { place: path, source } => unreadable(&files::display_path(Path::new(path)), source),
+        ObserveError::Malformed { place: path, bytes, diagnostics } => {
+            CommandError::diagnostics_error(diagnostics::render_diagnostics(&files::display_path(Path::new(path)), bytes, diagnostics))
         }
         ObserveError::OtherEnvironment { .. } => {
             let stop = CommandError::input_error(error.to_string()).with_code(FailureCode::RecordingOther);

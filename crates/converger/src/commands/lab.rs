@@ -29,28 +29,28 @@ const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const WORLD_BYTES_MAX: usize = 64 << 20;
 
 pub(super) async fn run_lab(arguments: &LabArgs) -> Result<ExitStatus, CommandError> {
-    let setting = load_setting(arguments)?;
+    let spec = load_setting(arguments)?;
     let clock = arguments.clock.map_or(ClockMode::Real { speed: arguments.speed }, |step_ms| ClockMode::Virtual { step_ms });
     // Created before anything is written or listened on, so that faults of the file are reported first.
-    let world = LabServer::build_world(&setting, clock).map_err(|error| world_error(arguments, &error))?;
-    let room = arguments.into.as_deref().map(|into| LabDirectory::claim(into, arguments.overwrite.overwrite)).transpose()?;
-    let new = || create_identity(&setting);
-    let identity = room.as_ref().map_or_else(new, |room| room.load_or_create_identity(new))?;
-    let invitation = LabConnectionInfo::new(&setting, &identity, clock);
+    let world = LabServer::build_world(&spec, clock).map_err(|error| world_error(arguments, &error))?;
+    let directory = arguments.into.as_deref().map(|into| LabDirectory::claim(into, arguments.overwrite.overwrite)).transpose()?;
+    let new = || create_identity(&spec);
+    let identity = directory.as_ref().map_or_else(new, |directory| directory.load_or_create_identity(new))?;
+    let invitation = LabConnectionInfo::new(&spec, &identity, clock);
     let recorder = arguments.record.as_deref().map(|path| RequestRecorder::open(path, arguments.overwrite.overwrite)).transpose()?;
-    let watcher = request_watcher(setting.flavour, !verbosity::is_quiet(), recorder.clone());
+    let watcher = request_watcher(spec.flavour, !verbosity::is_quiet(), recorder.clone());
     let options = ServerOptions { listen: SocketAddr::new(LOOPBACK, arguments.port), clock, identity, watcher };
     let server = LabServer::bind_world(world, options).await.map_err(|error| serve_error(&error))?;
-    let places: Vec<ServedNode> = server.served_nodes().cloned().collect();
-    if let Some(room) = &room {
-        invitation.write_files(room, &places)?;
+    let served_nodes: Vec<ServedNode> = server.served_nodes().cloned().collect();
+    if let Some(directory) = &directory {
+        invitation.write_files(directory, &served_nodes)?;
     }
     let (world, mut endings) = (server.world(), StopSignals::listen()?);
-    let text = invitation.render(&places, room.as_ref());
+    let text = invitation.render(&served_nodes, directory.as_ref());
     finish_output(io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()), ExitStatus::Done)?;
     server.run(wait_for_end(&mut endings, recorder.as_deref())).await;
-    if let Some(room) = &room {
-        room.remove_card();
+    if let Some(directory) = &directory {
+        directory.remove_card();
     }
     let requests = world.lock().requests();
     output::print_notice(&format!("\n{}", apply_style(render::DIM, format!("the lab ended after {requests} requests"))));
@@ -62,14 +62,14 @@ fn load_setting(arguments: &LabArgs) -> Result<WorldSpec, CommandError> {
     let bad_day = arguments.bad_day.map(|seed| SeededBadDay { seed, ..SeededBadDay::default() });
     let Some(path) = &arguments.world else {
         let scale = WorldSize { nodes: arguments.nodes, guests: arguments.guests };
-        let mut setting = WorldSpec::from_seed(arguments.seed, scale, flavour.unwrap_or_default());
-        setting.faults.bad_day = bad_day;
-        return Ok(setting);
+        let mut spec = WorldSpec::from_seed(arguments.seed, scale, flavour.unwrap_or_default());
+        spec.faults.bad_day = bad_day;
+        return Ok(spec);
     };
-    let mut setting = WorldSpec::from_yaml(&read_world_file(path)?).map_err(|fault| world_file_error(path, &fault))?;
-    setting.flavour = flavour.unwrap_or(setting.flavour);
-    setting.faults.bad_day = bad_day.or(setting.faults.bad_day);
-    Ok(setting)
+    let mut spec = WorldSpec::from_yaml(&read_world_file(path)?).map_err(|fault| world_file_error(path, &fault))?;
+    spec.flavour = flavour.unwrap_or(spec.flavour);
+    spec.faults.bad_day = bad_day.or(spec.faults.bad_day);
+    Ok(spec)
 }
 
 fn world_error(arguments: &LabArgs, error: &ServeError) -> CommandError {
@@ -95,8 +95,8 @@ fn read_world_file(path: &Path) -> Result<String, CommandError> {
     String::from_utf8(text.bytes).map_err(|_| invalid_world_error(format!("{name} is not UTF-8")))
 }
 
-fn create_identity(setting: &WorldSpec) -> Result<LabCertificates, CommandError> {
-    LabCertificates::new(setting.nodes.keys().map(String::as_str), LOOPBACK)
+fn create_identity(spec: &WorldSpec) -> Result<LabCertificates, CommandError> {
+    LabCertificates::new(spec.nodes.keys().map(String::as_str), LOOPBACK)
         .map_err(|error| invalid_world_error(format!("cannot create a certificate for the names of the nodes: {error}")))
 }
 
@@ -130,7 +130,7 @@ fn log_request(record: &RequestRecord) {
     let status = if record.status == 0 { "lost".to_owned() } else { record.status.to_string() };
     // The client chooses these words; they must not act on a terminal.
     let path = recorder::redact_query(&record.path);
-    let [method, path, user] = [&record.method, &path, &record.user].map(|word| word.escape_debug().to_string());
+    let [method, path, user] = [&record.method, &path, &record.user].map(|value| value.escape_debug().to_string());
     let line = format!("{} {method:<6} {path} {status} {user}", record.entry);
     let _ = writeln!(anstream::stderr(), "{}", apply_style(render::DIM, line));
 }

@@ -48,10 +48,10 @@ pub(super) async fn run_ledger(ledger: &LedgerCommand) -> Result<ExitStatus, Com
     match ledger {
         LedgerCommand::Tail(tailing) => show_tail(tailing),
         LedgerCommand::Show(showing) => show_entry(showing),
-        LedgerCommand::Checkpoint(place) => print_checkpoint(place).await,
-        LedgerCommand::Key(place) => print_key(place).await,
+        LedgerCommand::Checkpoint(arguments) => print_checkpoint(arguments).await,
+        LedgerCommand::Key(arguments) => print_key(arguments).await,
         LedgerCommand::Export(exporting) => run_export(exporting).await,
-        LedgerCommand::Prove(proving) => run_prove(proving).await,
+        LedgerCommand::Prove(prove_arguments) => run_prove(prove_arguments).await,
         LedgerCommand::Resync(resyncing) => run_resync(resyncing).await,
         LedgerCommand::Rekey(rekeying) => rekey::rekey(rekeying).await,
         LedgerCommand::Prune(pruning) => prune::run_prune(pruning).await,
@@ -82,16 +82,16 @@ fn last_entries(tailing: &TailArgs) -> Result<StoredEntries, CommandError> {
     let TailArgs { source, count, .. } = tailing;
     let (wanted, count) = (entry_query(tailing)?, *count as usize);
     if let Some(path) = &source.copy.from {
-        let mut sieve = EntryFilter::new(wanted);
-        let mut last = read_export(path, source, |_, entry| sieve.accepts(entry))?.1;
+        let mut filter = EntryFilter::new(wanted);
+        let mut last = read_export(path, source, |_, entry| filter.accepts(entry))?.1;
         return Ok(last.split_off(last.len().saturating_sub(count)));
     }
-    ledger_location(source)?.read(|book| {
-        let (size, mut last, mut sieve) = (book.heads()?.all.size, VecDeque::new(), EntryFilter::new(wanted.clone()));
+    ledger_location(source)?.read(|reader| {
+        let (size, mut last, mut filter) = (reader.heads()?.all.size, VecDeque::new(), EntryFilter::new(wanted.clone()));
         // Without a filter, earlier entries need not be read.
         let first = if wanted.is_all() { size.saturating_sub(count as u64) } else { 0 };
-        book.for_each_entry::<CommandError>(first, size, |index, bytes| {
-            if wanted.is_all() || sieve.accepts(&book.parse_entry(index, bytes)?) {
+        reader.for_each_entry::<CommandError>(first, size, |index, bytes| {
+            if wanted.is_all() || filter.accepts(&reader.parse_entry(index, bytes)?) {
                 last.push_back((index, bytes.to_vec()));
             }
             if last.len() > count {
@@ -119,7 +119,7 @@ fn ledger_location(source: &LedgerSourceArgs) -> Result<LedgerLocation, CommandE
 
 /// One stored entry.
 fn read_entry(source: &LedgerSourceArgs, index: u64) -> Result<Vec<u8>, CommandError> {
-    let Some(path) = &source.copy.from else { return Ok(ledger_location(source)?.read(|book| book.read_entry(index))?) };
+    let Some(path) = &source.copy.from else { return Ok(ledger_location(source)?.read(|reader| reader.read_entry(index))?) };
     let (size, found) = read_export(path, source, |own, _| own == index)?;
     found.into_iter().next().map(|(_, bytes)| bytes).ok_or_else(|| entry_out_of_range_error(index, size).into())
 }
@@ -130,12 +130,12 @@ fn read_export(
     source: &LedgerSourceArgs,
     mut is_meant: impl FnMut(u64, &LedgerEntry) -> bool,
 ) -> Result<(u64, StoredEntries), CommandError> {
-    let (mut size, mut meant, mut unwritten) = (0, Vec::new(), None);
+    let (mut size, mut entries, mut unwritten) = (0, Vec::new(), None);
     let export = VerifiedExport::open(path, source.copy.key.as_deref(), |index, entry| {
         size = index + 1;
         if is_meant(index, &entry) {
             match write_entry(&entry) {
-                Ok(bytes) => meant.push((index, bytes)),
+                Ok(bytes) => entries.push((index, bytes)),
                 Err(error) => unwritten = Some(error),
             }
         }
@@ -143,7 +143,7 @@ fn read_export(
     export.print_note();
     match unwritten {
         Some(error) => Err(CommandError::failure(format!("cannot encode an entry: {error}"))),
-        None => Ok((size, meant)),
+        None => Ok((size, entries)),
     }
 }
 
@@ -177,13 +177,13 @@ fn escape_json(json: &Json) -> String {
     format!("{json:#}").chars().map(escaped).collect()
 }
 
-fn location(shelf: &LedgerLocation) -> StateLocation {
-    StateLocation { directory: shelf.directory.clone(), witness: shelf.witness.clone() }
+fn state_location(location: &LedgerLocation) -> StateLocation {
+    StateLocation { directory: location.directory.clone(), witness: location.witness.clone() }
 }
 
 /// Opens the state directory of a ledger for writing.
-pub(super) async fn open_state(shelf: &LedgerLocation) -> Result<StateDirectory, CommandError> {
-    Ok(StateDirectory::open(&location(shelf), fatal::end_process()).await?)
+pub(super) async fn open_state(location: &LedgerLocation) -> Result<StateDirectory, CommandError> {
+    Ok(StateDirectory::open(&state_location(location), fatal::end_process()).await?)
 }
 
 /// A ledger with a fresh checkpoint.
@@ -198,10 +198,10 @@ struct SignedLedger {
 /// Signs the durable entries only, so that no signed entry can be lost. The open store knows which ones are durable; the file may have more
 /// entries than the disk.
 async fn sign_ledger(config: Option<&Path>) -> Result<SignedLedger, CommandError> {
-    let shelf = LedgerLocation::from_config(config)?;
+    let location = LedgerLocation::from_config(config)?;
     // A missing ledger is not created, and nothing is written if the witness has seen another one.
-    shelf.check_exists()?;
-    let state = open_state(&shelf).await?;
+    location.check_exists()?;
+    let state = open_state(&location).await?;
     let signer = {
         let state = state.clone();
         run_blocking(move || ledger_key::load_or_create_signer(&state)).await?
@@ -210,31 +210,31 @@ async fn sign_ledger(config: Option<&Path>) -> Result<SignedLedger, CommandError
     state.attest_ledger().await?;
     let head = state.store().heads().await.map_err(|error| damaged(&error))?.durable;
     // The root is recomputed from the entries, because a signature cannot be withdrawn.
-    shelf.read(|book| book.check_root(head))?;
+    location.read(|reader| reader.check_root(head))?;
     let checkpoint = Checkpoint { origin: signer.verifier().name().to_owned(), size: head.size, root: head.root };
     let text = checkpoint.sign(&signer);
-    Ok(SignedLedger { location: shelf, signer, checkpoint, text })
+    Ok(SignedLedger { location, signer, checkpoint, text })
 }
 
-async fn print_checkpoint(place: &LedgerArgs) -> Result<ExitStatus, CommandError> {
-    let signed = sign_ledger(place.config.as_deref()).await?;
+async fn print_checkpoint(arguments: &LedgerArgs) -> Result<ExitStatus, CommandError> {
+    let signed = sign_ledger(arguments.config.as_deref()).await?;
     finish_output(write!(io::stdout(), "{}", signed.text), ExitStatus::Done)
 }
 
-async fn print_key(place: &LedgerArgs) -> Result<ExitStatus, CommandError> {
-    let signed = sign_ledger(place.config.as_deref()).await?;
+async fn print_key(arguments: &LedgerArgs) -> Result<ExitStatus, CommandError> {
+    let signed = sign_ledger(arguments.config.as_deref()).await?;
     finish_output(writeln!(io::stdout(), "{}", signed.signer.verifier()), ExitStatus::Done)
 }
 
 async fn run_export(exporting: &ExportArgs) -> Result<ExitStatus, CommandError> {
     let signed = sign_ledger(exporting.ledger.config.as_deref()).await?;
     let exported =
-        match signed.location.read(|book| export::write_export(book, &signed, &exporting.directory, exporting.overwrite.overwrite))? {
+        match signed.location.read(|reader| export::write_export(reader, &signed, &exporting.directory, exporting.overwrite.overwrite))? {
             Some(exported) => exported,
             // A reading was pruned after the checkpoint was signed. Sign again, so that the entry about the pruning is included.
             None => {
                 let signed = sign_ledger(exporting.ledger.config.as_deref()).await?;
-                let lost = || {
+                let missing_evidence = || {
                     CommandError::evidence_error(
                         FailureCode::EvidenceMissing,
                         "an input that an entry names is missing, and no entry says that it was pruned",
@@ -242,8 +242,8 @@ async fn run_export(exporting: &ExportArgs) -> Result<ExitStatus, CommandError> 
                 };
                 signed
                     .location
-                    .read(|book| export::write_export(book, &signed, &exporting.directory, exporting.overwrite.overwrite))?
-                    .ok_or_else(lost)?
+                    .read(|reader| export::write_export(reader, &signed, &exporting.directory, exporting.overwrite.overwrite))?
+                    .ok_or_else(missing_evidence)?
             }
         };
     let directory = files::display_path(&exporting.directory);
@@ -256,33 +256,33 @@ async fn run_export(exporting: &ExportArgs) -> Result<ExitStatus, CommandError> 
 
 async fn run_resync(resyncing: &ResyncArgs) -> Result<ExitStatus, CommandError> {
     let reason = holds::check_reason(&resyncing.reason, "why")?;
-    let shelf = LedgerLocation::from_config(resyncing.ledger.config.as_deref())?;
-    let witness = shelf.witness.as_deref().ok_or_else(|| {
+    let location = LedgerLocation::from_config(resyncing.ledger.config.as_deref())?;
+    let witness = location.witness.as_deref().ok_or_else(|| {
         CommandError::input_error("converger.toml names no witness, so that there is nothing to resync with")
             .with_help("name one with `witness = \"/other/storage/converger.checkpoint\"` in `[ledger]` of converger.toml")
     })?;
-    witness::check_separate(&shelf.directory, witness)?;
-    shelf.check_exists()?;
+    witness::check_separate(&location.directory, witness)?;
+    location.check_exists()?;
     let size = {
-        let (state, witness) = (StateDirectory::open_unwitnessed(&location(&shelf), fatal::end_process())?, witness.to_owned());
+        let (state, witness) = (StateDirectory::open_unwitnessed(&state_location(&location), fatal::end_process())?, witness.to_owned());
         run_blocking(move || witness::resync(&state, &witness, &reason)).await?
     };
-    let directory = files::display_path(&shelf.directory);
+    let directory = files::display_path(&location.directory);
     let text = format!(
         "{directory} is in service again; of the {size} entries that the witness had seen, those that are missing here stay lost\n"
     );
     finish_output(write!(anstream::stdout(), "{text}"), ExitStatus::Done)
 }
 
-async fn run_prove(proving: &ProveArgs) -> Result<ExitStatus, CommandError> {
-    let replaces = Replaces::own(OwnFile::Receipt, proving.overwrite.overwrite);
-    if let Some(path) = &proving.out {
-        super::check_output_is_no_state(path, proving.ledger.config.as_deref())?;
+async fn run_prove(arguments: &ProveArgs) -> Result<ExitStatus, CommandError> {
+    let replaces = Replaces::own(OwnFile::Receipt, arguments.overwrite.overwrite);
+    if let Some(path) = &arguments.out {
+        super::check_output_is_no_state(path, arguments.ledger.config.as_deref())?;
         super::check_output_replaceable(path, replaces)?;
     }
-    let signed = sign_ledger(proving.ledger.config.as_deref()).await?;
-    let (what, receipt) = signed.location.read(|book| prove::prove(book, &signed, &proving.what))?;
-    match &proving.out {
+    let signed = sign_ledger(arguments.ledger.config.as_deref()).await?;
+    let (what, receipt) = signed.location.read(|reader| prove::prove(reader, &signed, &arguments.what))?;
+    match &arguments.out {
         None => finish_output(write!(io::stdout(), "{receipt}"), ExitStatus::Done),
         Some(path) => {
             files::replace(path, replaces, |file| file.write_all(receipt.as_bytes())).map_err(|error| super::write_error(path, &error))?;

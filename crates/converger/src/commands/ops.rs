@@ -34,14 +34,14 @@ pub(super) async fn run_ops(ops: &OpsCommand) -> Result<ExitStatus, CommandError
 }
 
 /// The ledger to read. Nothing is created or opened for writing, so that this works on a full or read-only disk.
-fn ledger_location(place: &EnvironmentArgs) -> Result<LedgerLocation, CommandError> {
-    let config = inputs::load_config(place.config.as_deref(), &inputs::resolve_environment(place)?)?;
+fn ledger_location(target: &EnvironmentArgs) -> Result<LedgerLocation, CommandError> {
+    let config = inputs::load_config(target.config.as_deref(), &inputs::resolve_environment(target)?)?;
     Ok(LedgerLocation::from_directory(&StateLocation::from_config(&config)?.directory))
 }
 
 fn list_operations(listing: &OpsListArgs) -> Result<ExitStatus, CommandError> {
     let environment = Some(inputs::resolve_environment(&listing.target)?);
-    let standing = match (listing.held, listing.open) {
+    let status = match (listing.held, listing.open) {
         (true, _) => Some(OperationStatus::Held),
         (_, true) => Some(OperationStatus::Open),
         _ => None,
@@ -52,28 +52,29 @@ fn list_operations(listing: &OpsListArgs) -> Result<ExitStatus, CommandError> {
     };
     let run = listing.run.as_deref().map(|id| RunId::new(id).ok_or_else(|| unknown("a run", id))).transpose()?;
     let before = listing.before.as_deref().map(|id| OperationId::new(id).ok_or_else(|| unknown("an operation", id))).transpose()?;
-    let filter = OperationFilter { environment, run, vmid: listing.vmid, status: standing, before };
-    let list = |book: &LedgerReader, filter: &OperationFilter, limit: u32| {
-        let listed = wait_for(book.store_view().operations(filter.clone(), limit));
+    let filter = OperationFilter { environment, run, vmid: listing.vmid, status, before };
+    let list = |reader: &LedgerReader, filter: &OperationFilter, limit: u32| {
+        let listed = wait_for(reader.store_view().operations(filter.clone(), limit));
         listed.map_err(|error| CommandError::from(store_error(&error)))
     };
-    let shelf = ledger_location(&listing.target)?;
-    let histories = shelf.read_if_present(|book| list(book, &filter, listing.limit))?.unwrap_or_default();
-    let said = load_hold_notices(listing)?;
+    let location = ledger_location(&listing.target)?;
+    let histories = location.read_if_present(|reader| list(reader, &filter, listing.limit))?.unwrap_or_default();
+    let notices = load_hold_notices(listing)?;
     let written = if listing.json {
-        let lines: Vec<Json> = said.iter().map(HoldNotice::to_json).chain(histories.iter().map(history_json)).collect();
+        let lines: Vec<Json> = notices.iter().map(HoldNotice::to_json).chain(histories.iter().map(history_json)).collect();
         output::print_json(|out| lines.iter().try_for_each(|line| writeln!(out, "{line}")))
     } else {
-        let said: String = said.iter().map(|said| format!("{}\n", apply_style(render::YELLOW, said.render()))).collect();
-        let said = if said.is_empty() { said } else { format!("{said}\n") };
+        let notice_lines: String = notices.iter().map(|notice| format!("{}\n", apply_style(render::YELLOW, notice.render()))).collect();
+        let notice_lines = if notice_lines.is_empty() { notice_lines } else { format!("{notice_lines}\n") };
         let widths = ColumnWidths::measure(&histories);
         let lines: String = histories.iter().map(|history| render_line(history, &widths)).collect();
-        let lines = if lines.is_empty() { describe_empty_list(listing, &shelf.directory) } else { lines };
-        write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&format!("{said}{lines}{}", older_hint(&histories, listing))))
+        let lines = if lines.is_empty() { describe_empty_list(listing, &location.directory) } else { lines };
+        write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&format!("{notice_lines}{lines}{}", older_hint(&histories, listing))))
     };
     // Also operations beyond the limit of the list.
     let held = OperationFilter { status: Some(OperationStatus::Held), before: None, ..filter.clone() };
-    let is_held = !listing.open && shelf.read_if_present(|book| list(book, &held, 1))?.is_some_and(|histories| !histories.is_empty());
+    let is_held =
+        !listing.open && location.read_if_present(|reader| list(reader, &held, 1))?.is_some_and(|histories| !histories.is_empty());
     finish_output(written, if is_held { ExitStatus::Held } else { ExitStatus::Done })
 }
 
@@ -115,8 +116,8 @@ impl HoldNotice {
 
     fn to_json(&self) -> Json {
         let by = self.by.as_ref().map(|(by, at_ms)| json!({ "who": by, "at_ms": at_ms }));
-        let word = if self.guest.is_some() { "hold" } else { "freeze" };
-        json!({ "schema": "converger.said/1", "said": word, "guest": self.guest, "reason": self.reason, "by": by })
+        let kind = if self.guest.is_some() { "hold" } else { "freeze" };
+        json!({ "schema": "converger.said/1", "said": kind, "guest": self.guest, "reason": self.reason, "by": by })
     }
 }
 
@@ -151,14 +152,14 @@ fn show_operation(showing: &OpsShowArgs) -> Result<ExitStatus, CommandError> {
 }
 
 /// An operation of this environment. One of another environment is an error: it is about another guest.
-fn find_operation(place: &EnvironmentArgs, id: &str) -> Result<OperationHistory, CommandError> {
-    let environment = inputs::resolve_environment(place)?;
+fn find_operation(target: &EnvironmentArgs, id: &str) -> Result<OperationHistory, CommandError> {
+    let environment = inputs::resolve_environment(target)?;
     let unknown = || {
         let stop = CommandError::input_error(format!("there is no operation `{}` in `{environment}`", id.escape_debug()));
         stop.with_help(format!("`converger ops list {environment}` shows them"))
     };
     let id = OperationId::new(id).ok_or_else(unknown)?;
-    let history = ledger_location(place)?.read_if_present(|book| book.operation(&id))?.flatten().ok_or_else(unknown)?;
+    let history = ledger_location(target)?.read_if_present(|reader| reader.operation(&id))?.flatten().ok_or_else(unknown)?;
     let own = &history.operation.environment;
     if *own != environment {
         return Err(unknown().with_help(format!("it belongs to the environment `{own}`; name that environment to use it")));
@@ -197,8 +198,8 @@ async fn resolve_operation(resolving: &OpsResolveArgs) -> Result<ExitStatus, Com
     let late = late_change_deadline(&history).filter(|_| resolution != Resolution::Done).map_or_else(String::new, |until| {
         format!("{} the change may still arrive until {until}: look at the guest again after that\n", apply_style(render::YELLOW, "note:"))
     });
-    let said = format!("{}operation {} is resolved as {}; {then}\n{late}", render_history(&history), resolving.id, resolution.word());
-    finish_output(write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&said)), ExitStatus::Done)
+    let text = format!("{}operation {} is resolved as {}; {then}\n{late}", render_history(&history), resolving.id, resolution.word());
+    finish_output(write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&text)), ExitStatus::Done)
 }
 
 /// Until when a change may still arrive, if that is in the future.
@@ -211,15 +212,15 @@ fn late_change_deadline(history: &OperationHistory) -> Option<String> {
 /// Ends an operation that a killed process left open, so that it can be resolved. The lock keeps an apply from starting meanwhile.
 fn end_abandoned(
     state: &StateDirectory,
-    place: &EnvironmentArgs,
+    target: &EnvironmentArgs,
     id: &OperationId,
 ) -> Result<(EnvironmentLock, JournalRecord), CommandError> {
-    let lock = match state.lock_environment(&inputs::resolve_environment(place)?)? {
+    let lock = match state.lock_environment(&inputs::resolve_environment(target)?)? {
         LockOutcome::Taken(lock) => lock,
         LockOutcome::Refused(refusal) => return Err(CommandError::refusal_error(&refusal)),
     };
     // It may have ended before the lock was taken.
-    let history = find_operation(place, id.as_str())?;
+    let history = find_operation(target, id.as_str())?;
     if !history.progress().is_open() {
         return Err(CommandError::refusal_error(&Refusal::operation_not_held(id.as_str(), status_word(&history))));
     }

@@ -20,33 +20,33 @@ use crate::files::InputText;
 use crate::render::{self, apply_style, count_with_noun, quote_untrusted};
 use crate::{diagnostics, files, output};
 
-pub(super) async fn pin(pinning: &PinArgs) -> Result<ExitStatus, CommandError> {
-    let path = &pinning.source.desired;
+pub(super) async fn pin(arguments: &PinArgs) -> Result<ExitStatus, CommandError> {
+    let path = &arguments.source.desired;
     let (text, desired) = inputs::read_declared(path)?;
-    let wish = pin_request(pinning, &desired)?;
-    if !pinning.check {
+    let request = pin_request(arguments, &desired)?;
+    if !arguments.check {
         check_writable(path)?;
     }
-    let scope = match &wish.selection {
+    let scope = match &request.selection {
         PinSelection::All => desired.scope(),
         PinSelection::Only(scope) => scope.clone(),
     };
-    let look = &pinning.source.observation;
-    let config = inputs::load_config(look.config.as_deref(), desired.environment())?;
-    let observation = inputs::observe(look, config, desired.environment(), &scope.into()).await?.observation;
-    let pinned = adopt::pin(&text.bytes, files::detect_notation(path), &observation, &wish)
+    let observation_arguments = &arguments.source.observation;
+    let config = inputs::load_config(observation_arguments.config.as_deref(), desired.environment())?;
+    let observation = inputs::observe(observation_arguments, config, desired.environment(), &scope.into()).await?.observation;
+    let pinned = adopt::pin(&text.bytes, files::detect_notation(path), &observation, &request)
         .map_err(|faults| CommandError::diagnostics_error(diagnostics::render_diagnostics(&text.name, &text.bytes, &faults)))?;
     let changes = pinned.text.as_bytes() != text.bytes;
-    let is_written = changes && !pinning.check;
+    let is_written = changes && !arguments.check;
     if is_written {
         write_pins(path, &text, &pinned)?;
     }
-    let written = if pinning.json {
+    let written = if arguments.json {
         output::print_json(|out| writeln!(out, "{}", report_json(&desired, &pinned, is_written)))
     } else {
-        write!(anstream::stdout(), "{}", render_report(pinning, &desired, &pinned, changes))
+        write!(anstream::stdout(), "{}", render_report(arguments, &desired, &pinned, changes))
     };
-    finish_output(written, pin_status(&pinned, changes && pinning.check))
+    finish_output(written, pin_status(&pinned, changes && arguments.check))
 }
 
 fn pin_status(pinned: &PinResult, would_change: bool) -> ExitStatus {
@@ -59,16 +59,16 @@ fn pin_status(pinned: &PinResult, would_change: bool) -> ExitStatus {
 }
 
 /// The guests to pin: with `--repin` alone only those that it names.
-fn pin_request(pinning: &PinArgs, desired: &Desired) -> Result<PinRequest, CommandError> {
-    let selected = inputs::resolve_declared(desired, &select_guests(&pinning.vmid), "--vmid")?;
-    let named: Vec<Vmid> = selected.ids().iter().chain(&pinning.repin).copied().collect();
+fn pin_request(arguments: &PinArgs, desired: &Desired) -> Result<PinRequest, CommandError> {
+    let selected = inputs::resolve_declared(desired, &select_guests(&arguments.vmid), "--vmid")?;
+    let named: Vec<Vmid> = selected.ids().iter().chain(&arguments.repin).copied().collect();
     if let Some(vmid) = named.iter().find(|vmid| desired.find(**vmid).is_none()) {
-        let path = files::display_path(&pinning.source.desired);
+        let path = files::display_path(&arguments.source.desired);
         let stop = CommandError::input_error(format!("guest {vmid} is not declared in {path}"));
         return Err(stop.with_help("declare it first, or correct the id"));
     }
     let chosen = if named.is_empty() { PinSelection::All } else { PinSelection::Only(Scope::new(named)) };
-    Ok(PinRequest { selection: chosen, repin: Scope::new(pinning.repin.clone()) })
+    Ok(PinRequest { selection: chosen, repin: Scope::new(arguments.repin.clone()) })
 }
 
 /// A read-only file is not replaced, although its directory would allow it.
@@ -88,31 +88,31 @@ fn check_writable(path: &Path) -> Result<(), CommandError> {
 fn write_pins(path: &Path, text: &InputText, pinned: &PinResult) -> Result<(), CommandError> {
     let written = files::replace_if_unchanged(path, &text.bytes, pinned.text.as_bytes());
     written.map_err(|error| super::write_error(path, &error))?;
-    let said = match fs::canonicalize(path) {
+    let message = match fs::canonicalize(path) {
         Ok(target) if path.is_symlink() => {
             let note = format!(" ({} is a link to it)", files::display_path(path));
             render::render_written_file(&target, None) + &apply_style(render::DIM, note)
         }
         _ => render::render_written_file(path, None),
     };
-    output::print_notice(&said);
+    output::print_notice(&message);
     Ok(())
 }
 
-fn render_report(pinning: &PinArgs, desired: &Desired, pinned: &PinResult, changes: bool) -> String {
+fn render_report(arguments: &PinArgs, desired: &Desired, pinned: &PinResult, changes: bool) -> String {
     let count = u64::try_from(pinned.guests.len()).unwrap_or(u64::MAX);
     let head = apply_style(render::DIM, format!("· {} looked at", count_with_noun(count, "guest")));
     let mut text = format!("{} {head}\n\n", apply_style(render::BOLD, desired.environment()));
-    let mut told = render::ShownRemedies::default();
-    pinned.guests.iter().for_each(|guest| text.push_str(&render_guest(guest, pinning.check, &mut told)));
+    let mut shown_remedies = render::ShownRemedies::default();
+    pinned.guests.iter().for_each(|guest| text.push_str(&render_guest(guest, arguments.check, &mut shown_remedies)));
     for cause in &pinned.refusals {
         let _ = write!(text, "\n{}", render::render_refusal(cause));
     }
-    let _ = write!(text, "\n{}\n{}", render_summary(pinned, pinning.check), render_next_steps(pinning, pinned, changes));
+    let _ = write!(text, "\n{}\n{}", render_summary(pinned, arguments.check), render_next_steps(arguments, pinned, changes));
     text
 }
 
-fn render_guest(guest: &GuestPin, is_check: bool, told: &mut render::ShownRemedies) -> String {
+fn render_guest(guest: &GuestPin, is_check: bool, shown_remedies: &mut render::ShownRemedies) -> String {
     let name = guest.name.as_deref().map_or("(no name)".to_owned(), quote_untrusted);
     let title = format!("{} {} {}", guest.vmid, guest.kind, apply_style(render::BOLD, name));
     let would = |done: &str, would: &str| if is_check { would.to_owned() } else { done.to_owned() };
@@ -129,7 +129,7 @@ fn render_guest(guest: &GuestPin, is_check: bool, told: &mut render::ShownRemedi
         PinOutcome::Unchanged => (apply_style(render::GREEN, "="), "pinned already".to_owned()),
         PinOutcome::NoMarks => (apply_style(render::YELLOW, "-"), "has no birth marks; only its name identifies it".to_owned()),
         PinOutcome::Refused(refusals) => {
-            (apply_style(render::RED, "!"), render::render_guest_refusals(refusals, told).trim_end().to_owned())
+            (apply_style(render::RED, "!"), render::render_guest_refusals(refusals, shown_remedies).trim_end().to_owned())
         }
     };
     let mut text = format!("{sign} {title} {note}\n");
@@ -161,9 +161,9 @@ fn render_summary(pinned: &PinResult, is_check: bool) -> String {
 }
 
 /// The commands to run next.
-fn render_next_steps(pinning: &PinArgs, pinned: &PinResult, changes: bool) -> String {
-    let path = files::display_path(&pinning.source.desired);
-    let source = format!("{path}{}", render::observation_options(&pinning.source.observation));
+fn render_next_steps(arguments: &PinArgs, pinned: &PinResult, changes: bool) -> String {
+    let path = files::display_path(&arguments.source.desired);
+    let source = format!("{path}{}", render::observation_options(&arguments.source.observation));
     let line = |command: String| format!("{} {command}\n", apply_style(render::CYAN, "next:"));
     let is_mismatch = |guest: &&GuestPin| match &guest.outcome {
         PinOutcome::Refused(refusals) => refusals.iter().all(|refusal| refusal.code() == RefusalCode::IdentityMismatch),
@@ -173,7 +173,7 @@ fn render_next_steps(pinning: &PinArgs, pinned: &PinResult, changes: bool) -> St
         .guests
         .iter()
         .filter(is_mismatch)
-        .filter(|guest| !pinning.repin.contains(&guest.vmid))
+        .filter(|guest| !arguments.repin.contains(&guest.vmid))
         .map(|guest| guest.vmid.to_string())
         .collect();
     let mut text = String::new();
@@ -181,7 +181,7 @@ fn render_next_steps(pinning: &PinArgs, pinned: &PinResult, changes: bool) -> St
         let ids = mismatched.join(",");
         text.push_str(&line(format!("converger pin {source} --repin {ids}   (only if these are the right guests)")));
     }
-    text.push_str(&match (pinning.check, changes) {
+    text.push_str(&match (arguments.check, changes) {
         _ if !pinned.refusals.is_empty() => line("run the same command again after resolving this".into()),
         (true, true) => line("run the same command without --check to write it".into()),
         _ => line(format!("converger audit {source}")),
@@ -198,7 +198,7 @@ fn report_json(desired: &Desired, pinned: &PinResult, is_written: bool) -> Json 
 
 fn guest_json(guest: &GuestPin) -> Json {
     let mut row = json!({ "vmid": guest.vmid, "kind": guest.kind, "name": guest.name, "absent": guest.absent });
-    let (word, extra) = match &guest.outcome {
+    let (outcome, extra) = match &guest.outcome {
         PinOutcome::Pinned(marks) => ("pinned", json!({ "identity": marks })),
         PinOutcome::Completed(marks) => ("completed", json!({ "identity": marks })),
         PinOutcome::Replaced(marks, differences) => ("replaced", json!({ "identity": marks, "differences": differences })),
@@ -206,7 +206,7 @@ fn guest_json(guest: &GuestPin) -> Json {
         PinOutcome::NoMarks => ("unmarked", json!({})),
         PinOutcome::Refused(refusals) => ("refused", json!({ "refusals": refusals })),
     };
-    row["outcome"] = word.into();
+    row["outcome"] = outcome.into();
     if let (Some(row), Json::Object(extra)) = (row.as_object_mut(), extra) {
         row.extend(extra);
     }

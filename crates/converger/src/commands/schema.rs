@@ -57,8 +57,8 @@ fn list(items: Json) -> Json {
     json!({ "type": "array", "items": items })
 }
 
-fn enumeration(words: &[&str]) -> Json {
-    json!({ "enum": words })
+fn enumeration(values: &[&str]) -> Json {
+    json!({ "enum": values })
 }
 
 fn vmid() -> Json {

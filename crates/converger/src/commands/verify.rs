@@ -102,8 +102,12 @@ fn with_source_help(stop: CommandError) -> CommandError {
 }
 
 /// Verifies a state directory, and compares it with its witness.
-fn verify_state_directory(arguments: &VerifyArgs, shelf: &LedgerLocation, key: Option<NoteVerifier>) -> Result<VerifyReport, CommandError> {
-    shelf.check_exists()?;
+fn verify_state_directory(
+    arguments: &VerifyArgs,
+    location: &LedgerLocation,
+    key: Option<NoteVerifier>,
+) -> Result<VerifyReport, CommandError> {
+    location.check_exists()?;
     if key.is_some() && arguments.since.is_none() {
         let text = "--key is for signatures, and a state directory has none";
         let help = "add a checkpoint with --since FILE, or verify an export";
@@ -111,8 +115,8 @@ fn verify_state_directory(arguments: &VerifyArgs, shelf: &LedgerLocation, key: O
     }
     // The entries say which key signed it.
     let since = read_earlier_checkpoint(arguments)?;
-    let whole = shelf.read(|book| state_directory::verify(book, key.as_ref(), since.as_ref()))?;
-    witness::check_ledger(&shelf.directory, shelf.witness.as_deref())?;
+    let whole = location.read(|reader| state_directory::verify(reader, key.as_ref(), since.as_ref()))?;
+    witness::check_ledger(&location.directory, location.witness.as_deref())?;
     Ok(whole)
 }
 
@@ -150,8 +154,8 @@ fn checkpoint_error(name: &str, error: &CheckpointError) -> CommandError {
 fn parse_verifier(text: &str) -> Result<NoteVerifier, CommandError> {
     // A key, or a file that contains one.
     let read = || files::read(Path::new(text)).ok().and_then(|text| String::from_utf8(text.bytes).ok());
-    let given = if text.contains('+') { text.to_owned() } else { read().unwrap_or_else(|| text.to_owned()) };
-    NoteVerifier::parse(&given).map_err(|error| {
+    let key_text = if text.contains('+') { text.to_owned() } else { read().unwrap_or_else(|| text.to_owned()) };
+    NoteVerifier::parse(&key_text).map_err(|error| {
         CommandError::input_error(format!("--key: {error}")).with_help("`converger ledger key` prints it on the machine of the ledger")
     })
 }

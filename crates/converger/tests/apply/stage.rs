@@ -61,20 +61,20 @@ impl ApplyFixture {
     /// Any world with a token `root@pam!lab`, on any clock.
     pub(crate) fn with_world(world: &str, desired: &str, clock: ClockMode, watcher: Option<RequestWatcher>) -> Self {
         let lab = ScenarioLab::start("", world, clock, watcher).expect("a lab");
-        let room = TempDir::new().expect("a directory");
+        let directory = TempDir::new().expect("a directory");
         let keys = lab.placeholders();
         let (url, pin) = (&keys["{url}"], &keys["{fingerprint}"]);
         // If each request advances the clock, the program must poll without waiting.
-        let pace = if matches!(clock, ClockMode::Virtual { step_ms: 1.. }) { "clock = \"requests\"\n" } else { "" };
+        let clock_setting = if matches!(clock, ClockMode::Virtual { step_ms: 1.. }) { "clock = \"requests\"\n" } else { "" };
         let config = format!(
-            "[environments.lab]\nmode = \"solo\"\nurl = \"{url}\"\nfingerprints = [\"{pin}\"]\ntoken = \"root@pam!lab\"\nsecret = {{ file = \"secret\" }}\n{pace}"
+            "[environments.lab]\nmode = \"solo\"\nurl = \"{url}\"\nfingerprints = [\"{pin}\"]\ntoken = \"root@pam!lab\"\nsecret = {{ file = \"secret\" }}\n{clock_setting}"
         );
         let secret = format!("{}\n", lab.secrets()[0]);
-        let stage = Self { directory: room, lab };
+        let fixture = Self { directory, lab };
         for (name, text) in [("converger.toml", config.as_str()), ("secret", secret.as_str()), ("desired.yaml", desired)] {
-            stage.write_private(name, text);
+            fixture.write_private(name, text);
         }
-        stage
+        fixture
     }
 
     /// Writes a file that only its owner may read.
@@ -180,10 +180,10 @@ impl ApplyProcess {
 
     /// Its exit code and all its output.
     pub(crate) fn wait_for_end(mut self) -> (Option<i32>, String) {
-        let mut said = std::mem::take(&mut self.output);
-        self.errors.read_to_string(&mut said).expect("text");
-        self.child.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
-        (self.child.wait().expect("it ends").code(), said)
+        let mut output = std::mem::take(&mut self.output);
+        self.errors.read_to_string(&mut output).expect("text");
+        self.child.stdout.take().expect("piped").read_to_string(&mut output).expect("text");
+        (self.child.wait().expect("it ends").code(), output)
     }
 }
 

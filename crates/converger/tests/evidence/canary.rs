@@ -74,9 +74,9 @@ fn finds_a_secret_in_every_form() {
         assert!(!found.is_empty() && found.iter().all(|form| *form == "in base64"), "{before}: {found:?}");
     }
     assert_eq!(canary.find_forms(b"canary~7e57.5ec2e7-0000-4000-8000-00c0ffe"), Vec::<&str>::new());
-    let room = tempfile::tempdir().expect("a directory");
-    fs::create_dir(room.path().join("below")).expect("made");
-    fs::write(room.path().join("below/file"), secret).expect("written");
-    assert_eq!(canary.find_in_files(room.path(), &[]).len(), 1);
-    assert_eq!(canary.find_in_files(room.path(), &["file"]).len(), 0);
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::create_dir(directory.path().join("below")).expect("made");
+    fs::write(directory.path().join("below/file"), secret).expect("written");
+    assert_eq!(canary.find_in_files(directory.path(), &[]).len(), 1);
+    assert_eq!(canary.find_in_files(directory.path(), &["file"]).len(), 0);
 }

@@ -55,33 +55,34 @@ pub(crate) struct EvidenceFixture {
 impl EvidenceFixture {
     /// Without any history.
     pub(crate) fn new() -> Self {
-        let stage = ApplyFixture::with_world(WORLD, &format!("{DESIRED_HEAD}{DESIRED_STARTS}"), ClockMode::Virtual { step_ms: 100 }, None);
+        let apply_fixture =
+            ApplyFixture::with_world(WORLD, &format!("{DESIRED_HEAD}{DESIRED_STARTS}"), ClockMode::Virtual { step_ms: 100 }, None);
         let missing: String = (0..MISSING_GUESTS)
             .map(|own| format!("  - {{ vmid: {}, kind: qemu, name: gone-{own}, state: running }}\n", 1000 + own))
             .collect();
-        stage.write_private("missing.yaml", &format!("{DESIRED_HEAD}{missing}"));
-        Self { stage }
+        apply_fixture.write_private("missing.yaml", &format!("{DESIRED_HEAD}{missing}"));
+        Self { stage: apply_fixture }
     }
 
     /// A few decisions of every sort that people can cause, and one apply that is carried out.
     pub(crate) fn with_short_history() -> Self {
-        let bed = Self::new();
-        bed.run_expecting(&["hold", "lab", "103", "--reason", "a disk"], 0);
-        bed.run_expecting(&["freeze", "lab", "--reason", "a move"], 0);
-        bed.run_expecting(&["apply", "desired.yaml"], 3);
-        bed.run_expecting(&["thaw", "lab"], 0);
-        bed.run_expecting(&["release", "lab", "103"], 0);
-        bed.run_expecting(&["hold", "lab", "103", "--reason", "another disk"], 0);
-        bed.apply_desired();
-        bed
+        let fixture = Self::new();
+        fixture.run_expecting(&["hold", "lab", "103", "--reason", "a disk"], 0);
+        fixture.run_expecting(&["freeze", "lab", "--reason", "a move"], 0);
+        fixture.run_expecting(&["apply", "desired.yaml"], 3);
+        fixture.run_expecting(&["thaw", "lab"], 0);
+        fixture.run_expecting(&["release", "lab", "103"], 0);
+        fixture.run_expecting(&["hold", "lab", "103", "--reason", "another disk"], 0);
+        fixture.apply_desired();
+        fixture
     }
 
     /// Like [`Self::with_short_history`], with enough refusals to fill tiles.
     pub(crate) fn with_long_history() -> Self {
-        let bed = Self::with_short_history();
-        bed.run_expecting(&["apply", "missing.yaml"], 3);
-        bed.run_expecting(&["apply", "missing.yaml"], 3);
-        bed
+        let fixture = Self::with_short_history();
+        fixture.run_expecting(&["apply", "missing.yaml"], 3);
+        fixture.run_expecting(&["apply", "missing.yaml"], 3);
+        fixture
     }
 
     /// Applies the declared state.
@@ -97,24 +98,24 @@ impl EvidenceFixture {
     /// Runs a command that must end with this code; returns its output.
     #[track_caller]
     pub(crate) fn run_expecting(&self, arguments: &[&str], code: i32) -> String {
-        let said = self.run(arguments);
-        assert_eq!(said.code, Some(code), "{arguments:?}: {said:?}");
-        said.out
+        let output = self.run(arguments);
+        assert_eq!(output.code, Some(code), "{arguments:?}: {output:?}");
+        output.out
     }
 
     /// Runs a command that must report a broken record with these words.
     #[track_caller]
-    pub(crate) fn check_broken(&self, arguments: &[&str], words: &str) {
-        self.check_fails(arguments, 6, words);
+    pub(crate) fn check_broken(&self, arguments: &[&str], expected: &str) {
+        self.check_fails(arguments, 6, expected);
     }
 
     /// Runs a command that must fail with this code and these words.
     #[track_caller]
-    pub(crate) fn check_fails(&self, arguments: &[&str], code: i32, words: &str) {
-        let said = self.run(arguments);
-        assert_eq!(said.code, Some(code), "{arguments:?}: {said:?}");
-        assert!(said.err.contains(words), "{arguments:?} must say `{words}`: {said:?}");
-        assert_eq!(said.out, "", "{arguments:?}: nothing is told as if it were true");
+    pub(crate) fn check_fails(&self, arguments: &[&str], code: i32, expected: &str) {
+        let output = self.run(arguments);
+        assert_eq!(output.code, Some(code), "{arguments:?}: {output:?}");
+        assert!(output.err.contains(expected), "{arguments:?} must say `{expected}`: {output:?}");
+        assert_eq!(output.out, "", "{arguments:?}: nothing is told as if it were true");
     }
 
     /// Exports the current record to a directory of this name.
@@ -130,8 +131,8 @@ impl EvidenceFixture {
 
     /// The number of entries.
     pub(crate) fn entry_count(&self) -> u64 {
-        let told = self.run_expecting(&["verify", "--json"], 0);
-        serde_json::from_str::<serde_json::Value>(&told).expect("JSON")["entries"].as_u64().expect("a number")
+        let output = self.run_expecting(&["verify", "--json"], 0);
+        serde_json::from_str::<serde_json::Value>(&output).expect("JSON")["entries"].as_u64().expect("a number")
     }
 
     pub(crate) fn state_directory(&self) -> PathBuf {

@@ -31,11 +31,11 @@ fn flip_count() -> u64 {
 
 /// A history that fills a tile, not in use by any process.
 fn fixture_with_full_tile() -> EvidenceFixture {
-    let bed = EvidenceFixture::with_short_history();
-    bed.run_expecting(&["apply", "missing.yaml"], 3);
-    bed.run_expecting(&["apply", "missing.yaml"], 3);
-    bed.key();
-    bed
+    let fixture = EvidenceFixture::with_short_history();
+    fixture.run_expecting(&["apply", "missing.yaml"], 3);
+    fixture.run_expecting(&["apply", "missing.yaml"], 3);
+    fixture.key();
+    fixture
 }
 
 /// A copy of a file with one changed byte, or truncated; and a description of the change.
@@ -90,30 +90,30 @@ impl FlipCounts {
 
 #[test]
 fn changed_database_byte_is_detected_or_has_no_effect() {
-    let bed = fixture_with_full_tile();
-    let whole = fs::read(bed.state_directory().join("converger.db")).expect("there");
-    let wanted = record_check::read_tables(&bed.state_directory().join("converger.db")).expect("whole");
-    assert_eq!(record_check::check_state(&bed.state_directory()), Ok(()));
-    let (used, tally, bed) = (nonzero_offsets(&whole), FlipCounts::default(), &bed);
-    let rooms: Vec<tempfile::TempDir> = (0..64).map(|_| tempfile::tempdir().expect("a directory")).collect();
+    let fixture = fixture_with_full_tile();
+    let whole = fs::read(fixture.state_directory().join("converger.db")).expect("there");
+    let wanted = record_check::read_tables(&fixture.state_directory().join("converger.db")).expect("whole");
+    assert_eq!(record_check::check_state(&fixture.state_directory()), Ok(()));
+    let (used, tally, fixture) = (nonzero_offsets(&whole), FlipCounts::default(), &fixture);
+    let directories: Vec<tempfile::TempDir> = (0..64).map(|_| tempfile::tempdir().expect("a directory")).collect();
     let next = AtomicU64::new(0);
     run_on_all_cores(flip_count(), |count, mut rng| {
-        let room = rooms[usize::try_from(next.fetch_add(1, Ordering::Relaxed)).expect("small")].path().join("state");
-        copy_state(&bed.state_directory(), &room);
-        let path = room.join("converger.db");
+        let state_directory = directories[usize::try_from(next.fetch_add(1, Ordering::Relaxed)).expect("small")].path().join("state");
+        copy_state(&fixture.state_directory(), &state_directory);
+        let path = state_directory.join("converger.db");
         for _ in 0..count {
             let (bytes, what) = corrupt_bytes(&whole, &used, &mut rng);
-            remove_wal_files(&room);
+            remove_wal_files(&state_directory);
             fs::write(&path, bytes).expect("written");
-            let is_accepted = record_check::check_state(&room).is_ok();
+            let is_accepted = record_check::check_state(&state_directory).is_ok();
             if is_accepted {
                 let content = record_check::read_tables(&path).expect("read");
                 assert_eq!(describe_differences(&content, &wanted), Vec::<String>::new(), "{what}");
             }
             if rng.one_in(PROGRAM_CHECK_INTERVAL) {
-                let said = bed.run(&["verify", "--db", &room.display().to_string()]);
-                assert!(said.code != Some(0) || record_check::read_tables(&path).as_ref() == Ok(&wanted), "{what}: {said:?}");
-                assert!(said.code == Some(0) || !is_accepted, "{what}: {said:?}");
+                let output = fixture.run(&["verify", "--db", &state_directory.display().to_string()]);
+                assert!(output.code != Some(0) || record_check::read_tables(&path).as_ref() == Ok(&wanted), "{what}: {output:?}");
+                assert!(output.code == Some(0) || !is_accepted, "{what}: {output:?}");
                 FlipCounts::add(&tally.shown);
             }
             FlipCounts::add(if is_accepted { &tally.same } else { &tally.found });
@@ -125,32 +125,32 @@ fn changed_database_byte_is_detected_or_has_no_effect() {
 
 /// The rows that only one of both has, as text.
 fn describe_differences(one: &record_check::TableRows, other: &record_check::TableRows) -> Vec<String> {
-    let shown = |value: &Value| match value {
+    let render_value = |value: &Value| match value {
         Value::Blob(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         value => format!("{value:?}"),
     };
     let rows = |content: &record_check::TableRows| -> BTreeSet<String> {
         let rows = content.iter().flat_map(|(table, rows)| rows.iter().map(move |row| (table, row)));
-        rows.map(|(table, row)| format!("{table}: {}", row.iter().map(shown).collect::<Vec<_>>().join(", "))).collect()
+        rows.map(|(table, row)| format!("{table}: {}", row.iter().map(render_value).collect::<Vec<_>>().join(", "))).collect()
     };
     rows(one).symmetric_difference(&rows(other)).cloned().collect()
 }
 
 /// Removes the files that SQLite leaves beside a database that it has read.
-fn remove_wal_files(room: &Path) {
+fn remove_wal_files(directory: &Path) {
     for name in ["converger.db-wal", "converger.db-shm"] {
-        let _ = fs::remove_file(room.join(name));
+        let _ = fs::remove_file(directory.join(name));
     }
 }
 
 /// In an export, every change has an effect.
 #[test]
 fn changed_export_byte_is_detected() {
-    let bed = fixture_with_full_tile();
-    let whole = ExportFiles::read(&bed.export_to("export"));
+    let fixture = fixture_with_full_tile();
+    let whole = ExportFiles::read(&fixture.export_to("export"));
     assert_eq!(record_check::check_export(&whole), Ok(()));
     let names: Vec<&String> = whole.0.keys().collect();
-    let (tally, bed) = (FlipCounts::default(), &bed);
+    let (tally, fixture) = (FlipCounts::default(), &fixture);
     run_on_all_cores(flip_count(), |count, mut rng| {
         for _ in 0..count {
             // Each file equally often: the small ones are read first and are signed.
@@ -161,10 +161,10 @@ fn changed_export_byte_is_detected() {
             assert!(record_check::check_export(&files).is_err(), "{name}, {what}");
             FlipCounts::add(&tally.found);
             if rng.one_in(PROGRAM_CHECK_INTERVAL) {
-                let room = tempfile::tempdir().expect("a directory");
-                files.write(&room.path().join("export"));
-                let said = bed.run(&["verify", &room.path().join("export").display().to_string()]);
-                assert_eq!(said.code, Some(6), "{name}, {what}: {said:?}");
+                let directory = tempfile::tempdir().expect("a directory");
+                files.write(&directory.path().join("export"));
+                let output = fixture.run(&["verify", &directory.path().join("export").display().to_string()]);
+                assert_eq!(output.code, Some(6), "{name}, {what}: {output:?}");
                 FlipCounts::add(&tally.shown);
             }
         }
@@ -174,8 +174,8 @@ fn changed_export_byte_is_detected() {
 }
 
 /// The states that a database with a log passes through: one after each batch, as another process finds it.
-fn states_with_wal(room: &Path) -> (PathBuf, Vec<Vec<Vec<u8>>>) {
-    let (open, left) = (room.join("open"), room.join("left"));
+fn states_with_wal(directory: &Path) -> (PathBuf, Vec<Vec<Vec<u8>>>) {
+    let (open, left) = (directory.join("open"), directory.join("left"));
     let store = SqliteStore::open(&open, StoreSettings::new(|fatal| panic!("{fatal}"))).expect("opens");
     let mut states = vec![Vec::new()];
     for number in 0..6 {
@@ -191,8 +191,8 @@ fn states_with_wal(room: &Path) -> (PathBuf, Vec<Vec<Vec<u8>>>) {
 /// older one (`export`), nothing in the same directory does.
 #[test]
 fn changed_wal_byte_leaves_an_earlier_state() {
-    let room = tempfile::tempdir().expect("a directory");
-    let (left, states) = states_with_wal(room.path());
+    let directory = tempfile::tempdir().expect("a directory");
+    let (left, states) = states_with_wal(directory.path());
     let path = left.join("converger.db-wal");
     let whole = fs::read(&path).expect("there");
     let (used, mut rng) = (nonzero_offsets(&whole), Rng::new(SEED));
@@ -200,9 +200,9 @@ fn changed_wal_byte_leaves_an_earlier_state() {
     for _ in 0..flip_count() / 4 {
         let (bytes, what) = corrupt_bytes(&whole, &used, &mut rng);
         fs::write(&path, bytes).expect("written");
-        let looked = converger_store::StoreView::open(&left);
-        let entries = match looked.as_ref().map(Option::as_ref) {
-            Ok(Some(looked)) => converger_store::wait_for(looked.entries(0, 999)).map_err(|error| error.to_string()),
+        let view = converger_store::StoreView::open(&left);
+        let entries = match view.as_ref().map(Option::as_ref) {
+            Ok(Some(view)) => converger_store::wait_for(view.entries(0, 999)).map_err(|error| error.to_string()),
             Ok(None) => Ok(Vec::new()),
             Err(error) => Err(error.to_string()),
         };

@@ -59,20 +59,20 @@ impl DatabaseForger {
     pub(crate) fn rewrite(&self, entries: &[Vec<u8>]) {
         self.put_entries(entries);
         self.0.execute("DELETE FROM ledger_tiles", []).expect("SQL");
-        let (mut growth, mut full) = (LogBuilder::default(), Vec::new());
+        let (mut log_builder, mut full) = (LogBuilder::default(), Vec::new());
         for entry in entries {
-            growth.append(LogHash::of_leaf(entry), |tile, hashes, root| full.push((tile, hashes.to_vec(), root)));
+            log_builder.append(LogHash::of_leaf(entry), |tile, hashes, root| full.push((tile, hashes.to_vec(), root)));
         }
         full.iter().for_each(|(tile, hashes, root)| self.put_tile(*tile, hashes, *root));
-        self.put_head(LedgerHead::from_tree(growth.tree()));
+        self.put_head(LedgerHead::from_tree(log_builder.tree()));
     }
 
     /// Replaces a full tile.
     pub(crate) fn put_tile(&self, tile: Tile, hashes: &[LogHash], root: LogHash) {
-        let (level, place) = (i64::from(tile.level), i64::try_from(tile.index).expect("small"));
+        let (level, index) = (i64::from(tile.level), i64::try_from(tile.index).expect("small"));
         let hashes: Vec<u8> = hashes.iter().flat_map(|hash| hash.0).collect();
         let sql = "INSERT OR REPLACE INTO ledger_tiles VALUES (?1, ?2, ?3, ?4, row_sum(?1, ?2, ?3, ?4))";
-        self.0.execute(sql, params![level, place, hashes, root.0.as_slice()]).expect("SQL");
+        self.0.execute(sql, params![level, index, hashes, root.0.as_slice()]).expect("SQL");
     }
 
     /// Replaces the head.

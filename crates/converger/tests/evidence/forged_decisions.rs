@@ -9,11 +9,11 @@ use crate::forge::DatabaseForger;
 
 /// A fixture with a refused run and one that was carried out, and the ids of both.
 fn fixture_with_two_runs() -> (EvidenceFixture, String, String) {
-    let bed = EvidenceFixture::with_short_history();
-    let forger = DatabaseForger::open(&bed.state_directory());
+    let fixture = EvidenceFixture::with_short_history();
+    let forger = DatabaseForger::open(&fixture.state_directory());
     let [refused, done] = ["ASC", "DESC"].map(|order| forger.text(&format!("SELECT id FROM runs ORDER BY seq {order} LIMIT 1")));
     assert_ne!(refused, done);
-    (bed, refused, done)
+    (fixture, refused, done)
 }
 
 /// The text and the index of the only entry of this kind about this run.
@@ -29,13 +29,13 @@ fn find_entry(forger: &DatabaseForger, kind: &str, run: &str) -> (usize, String)
 /// Changes or removes the entry of this kind about this run; all hashes are recomputed.
 #[track_caller]
 fn forge_entry(forger: &DatabaseForger, kind: &str, run: &str, change: impl Fn(&str) -> Option<String>) {
-    let ((place, old), mut entries) = (find_entry(forger, kind, run), forger.entries());
+    let ((index, old), mut entries) = (find_entry(forger, kind, run), forger.entries());
     match change(&old) {
         Some(new) => {
             assert_ne!(new, old, "{kind} of {run}: nothing is changed");
-            entries[place] = new.into_bytes();
+            entries[index] = new.into_bytes();
         }
-        None => drop(entries.remove(place)),
+        None => drop(entries.remove(index)),
     }
     forger.rewrite(&entries);
 }
@@ -53,62 +53,67 @@ fn insert_blob(forger: &DatabaseForger, body: &str) -> String {
 
 /// Forges the state, checks that `reproduce` of a run detects it with these words, and restores the state.
 #[track_caller]
-fn check_reproduce_fails(bed: &EvidenceFixture, run: &str, words: &str, change: impl FnOnce(&DatabaseForger)) {
-    let whole = bed.copy_state_to("whole");
-    change(&DatabaseForger::open(&bed.state_directory()));
-    bed.check_broken(&["reproduce", run], words);
-    bed.restore_state(&whole);
+fn check_reproduce_fails(fixture: &EvidenceFixture, run: &str, expected: &str, change: impl FnOnce(&DatabaseForger)) {
+    let whole = fixture.copy_state_to("whole");
+    change(&DatabaseForger::open(&fixture.state_directory()));
+    fixture.check_broken(&["reproduce", run], expected);
+    fixture.restore_state(&whole);
     std::fs::remove_dir_all(whole).expect("removed");
 }
 
 #[test]
 fn detects_an_admission_on_foreign_evidence() {
-    let (bed, refused, done) = fixture_with_two_runs();
+    let (fixture, refused, done) = fixture_with_two_runs();
     let wrong = format!("the admission of the run {done}: ");
     let other = format!("{wrong}its bundle is for another decision");
-    check_reproduce_fails(&bed, &done, &format!("error[integrity-violation]: entry {}, {other}", admission_index(&bed, &done)), |forger| {
-        let theirs = bundle_digest(&find_entry(forger, "admission", &refused).1);
-        forge_entry(forger, "admission", &done, |text| Some(text.replace(&bundle_digest(text), &theirs)));
-    });
+    check_reproduce_fails(
+        &fixture,
+        &done,
+        &format!("error[integrity-violation]: entry {}, {other}", admission_index(&fixture, &done)),
+        |forger| {
+            let other_bundle_digest = bundle_digest(&find_entry(forger, "admission", &refused).1);
+            forge_entry(forger, "admission", &done, |text| Some(text.replace(&bundle_digest(text), &other_bundle_digest)));
+        },
+    );
     let rubbish = format!("{wrong}its bundle is not valid");
-    check_reproduce_fails(&bed, &done, &rubbish, |forger| {
+    check_reproduce_fails(&fixture, &done, &rubbish, |forger| {
         let digest = insert_blob(forger, "{\"schema\":\"converger.bundle/1\"}");
         forge_entry(forger, "admission", &done, |text| Some(text.replace(&bundle_digest(text), &digest)));
     });
-    let missing = format!("error[evidence-missing]: entry {}, {wrong}the bundle sha256:", admission_index(&bed, &done));
-    check_reproduce_fails(&bed, &done, &missing, |forger| {
+    let missing = format!("error[evidence-missing]: entry {}, {wrong}the bundle sha256:", admission_index(&fixture, &done));
+    check_reproduce_fails(&fixture, &done, &missing, |forger| {
         let none = Digest::of_bytes(b"none").to_string();
         forge_entry(forger, "admission", &done, |text| Some(text.replace(&bundle_digest(text), &none)));
     });
     let plan = format!("{wrong}it is for another plan than that of the run");
-    check_reproduce_fails(&bed, &done, &plan, |forger| {
+    check_reproduce_fails(&fixture, &done, &plan, |forger| {
         let of = |run| {
             serde_json::from_str::<Value>(&find_entry(forger, "plan", run).1).expect("JSON")["what"]["plan"]
                 .as_str()
                 .expect("one")
                 .to_owned()
         };
-        let (own, theirs) = (of(&done), Digest::of_bytes(b"theirs").to_string());
-        forge_entry(forger, "admission", &done, |text| Some(text.replace(&own, &theirs)));
+        let (own, other_digest) = (of(&done), Digest::of_bytes(b"theirs").to_string());
+        forge_entry(forger, "admission", &done, |text| Some(text.replace(&own, &other_digest)));
     });
-    bed.run_expecting(&["reproduce", &done], 0);
+    fixture.run_expecting(&["reproduce", &done], 0);
 }
 
-fn admission_index(bed: &EvidenceFixture, run: &str) -> usize {
-    find_entry(&DatabaseForger::open(&bed.state_directory()), "admission", run).0
+fn admission_index(fixture: &EvidenceFixture, run: &str) -> usize {
+    find_entry(&DatabaseForger::open(&fixture.state_directory()), "admission", run).0
 }
 
 /// The time of the admission determines the age of its observation, and the maximum age is not up to the bundle.
 #[test]
 fn detects_an_admission_at_another_time_or_on_an_older_reading() {
-    let (bed, _, done) = fixture_with_two_runs();
+    let (fixture, _, done) = fixture_with_two_runs();
     let late = "the time in its bundle is not that of the entry";
-    check_reproduce_fails(&bed, &done, late, |forger| {
+    check_reproduce_fails(&fixture, &done, late, |forger| {
         let at = |text: &str| serde_json::from_str::<Value>(text).expect("JSON")["at_ms"].as_u64().expect("a time");
         forge_entry(forger, "admission", &done, |text| Some(text.replace(&at(text).to_string(), &(at(text) + 1).to_string())));
     });
     let older = "the bundle allows an older observation than any admission does";
-    check_reproduce_fails(&bed, &done, older, |forger| {
+    check_reproduce_fails(&fixture, &done, older, |forger| {
         let named = bundle_digest(&find_entry(forger, "admission", &done).1);
         let body = forger.text(&format!("SELECT CAST(body AS TEXT) FROM blobs WHERE digest = '{named}'"));
         let other = body.replace("\"age_secs_max\":900,", "\"age_secs_max\":901,");
@@ -120,20 +125,20 @@ fn detects_an_admission_at_another_time_or_on_an_older_reading() {
 
 #[test]
 fn detects_a_changed_approval_or_answer() {
-    let (bed, refused, done) = fixture_with_two_runs();
+    let (fixture, refused, done) = fixture_with_two_runs();
     let unapproved = "the approvals in its bundle are not those before it in the ledger";
-    check_reproduce_fails(&bed, &done, unapproved, |forger| forge_entry(forger, "approval", &done, |_| None));
-    check_reproduce_fails(&bed, &done, unapproved, |forger| {
+    check_reproduce_fails(&fixture, &done, unapproved, |forger| forge_entry(forger, "approval", &done, |_| None));
+    check_reproduce_fails(&fixture, &done, unapproved, |forger| {
         let by = |text: &str| serde_json::from_str::<Value>(text).expect("JSON")["what"]["by"].as_str().expect("one").to_owned();
         forge_entry(forger, "approval", &done, |text| Some(text.replace(&by(text), "mallory")));
     });
     let answer = "its gates give `admitted`, but `refused` is recorded";
     let swapped = |text: &str, from: &str, to: &str| Some(text.replace(&format!("\"answer\":\"{from}\""), &format!("\"answer\":\"{to}\"")));
-    check_reproduce_fails(&bed, &done, answer, |forger| {
+    check_reproduce_fails(&fixture, &done, answer, |forger| {
         forge_entry(forger, "admission", &done, |text| swapped(text, "admitted", "refused"))
     });
     let answer = "its gates give `refused`, but `admitted` is recorded";
-    check_reproduce_fails(&bed, &refused, answer, |forger| {
+    check_reproduce_fails(&fixture, &refused, answer, |forger| {
         forge_entry(forger, "admission", &refused, |text| swapped(text, "refused", "admitted"))
     });
 }
@@ -141,8 +146,8 @@ fn detects_a_changed_approval_or_answer() {
 /// Even an attacker who rewrites the whole record cannot add an operation that was not planned.
 #[test]
 fn detects_an_operation_that_its_plan_does_not_have() {
-    let (bed, _, done) = fixture_with_two_runs();
-    let forger = DatabaseForger::open(&bed.state_directory());
+    let (fixture, _, done) = fixture_with_two_runs();
+    let forger = DatabaseForger::open(&fixture.state_directory());
     let is_intent = |text: &str| text.contains("\"kind\":\"intent\"") && text.contains(&done);
     let texts: Vec<String> = forger.entries().into_iter().map(|entry| String::from_utf8(entry).expect("text")).collect();
     let at = texts.iter().position(|text| is_intent(text)).expect("an intent");
@@ -165,13 +170,13 @@ fn detects_an_operation_that_its_plan_does_not_have() {
         assert!(changed > 0, "{member}: {}", texts[at]);
         let mut entries: Vec<Vec<u8>> = texts.iter().map(|text| text.clone().into_bytes()).collect();
         entries[at] = entry.to_string().into_bytes();
-        let whole = bed.copy_state_to("whole");
-        DatabaseForger::open(&bed.state_directory()).rewrite(&entries);
-        bed.check_broken(&["verify"], &format!("error[unlogged-execution]: entry {at}: the operation {done}-"));
-        bed.restore_state(&whole);
+        let whole = fixture.copy_state_to("whole");
+        DatabaseForger::open(&fixture.state_directory()).rewrite(&entries);
+        fixture.check_broken(&["verify"], &format!("error[unlogged-execution]: entry {at}: the operation {done}-"));
+        fixture.restore_state(&whole);
         std::fs::remove_dir_all(whole).expect("removed");
     }
-    bed.run_expecting(&["verify"], 0);
+    fixture.run_expecting(&["verify"], 0);
 }
 
 /// Replaces the value of every member of this name; returns how many there were.
@@ -190,50 +195,50 @@ fn replace_member(value: &mut Value, member: &str, other: &Value) -> usize {
 
 #[test]
 fn reproduce_reports_the_admission() {
-    let (bed, refused, done) = fixture_with_two_runs();
+    let (fixture, refused, done) = fixture_with_two_runs();
     for (run, answer, approvals) in [(&refused, "refused", 0), (&done, "admitted", 1)] {
-        let told: Value = serde_json::from_str(&bed.run_expecting(&["reproduce", run, "--json"], 0)).expect("JSON");
-        let admission = &told["admissions"][0];
-        assert_eq!(admission["answer"], answer, "{told}");
-        assert_eq!(admission["entry"].as_u64(), Some(admission_index(&bed, run) as u64), "{told}");
-        assert_eq!(admission["approvals"].as_array().map(Vec::len), Some(approvals), "{told}");
+        let report: Value = serde_json::from_str(&fixture.run_expecting(&["reproduce", run, "--json"], 0)).expect("JSON");
+        let admission = &report["admissions"][0];
+        assert_eq!(admission["answer"], answer, "{report}");
+        assert_eq!(admission["entry"].as_u64(), Some(admission_index(&fixture, run) as u64), "{report}");
+        assert_eq!(admission["approvals"].as_array().map(Vec::len), Some(approvals), "{report}");
     }
 }
 
 #[test]
 fn decision_of_another_planner_is_shown_but_not_reproduced() {
-    let (bed, _, done) = fixture_with_two_runs();
-    let shown = bed.run_expecting(&["explain", &done], 0);
-    let forger = DatabaseForger::open(&bed.state_directory());
+    let (fixture, _, done) = fixture_with_two_runs();
+    let shown = fixture.run_expecting(&["explain", &done], 0);
+    let forger = DatabaseForger::open(&fixture.state_directory());
     forge_entry(&forger, "run-started", &done, |text| Some(text.replacen("\"planner\":1", "\"planner\":4711", 1)));
     drop(forger);
     let why = format!("run {done} was decided by planner 4711 of converger ");
-    bed.check_fails(&["reproduce", &done], 1, &format!("error[other-planner]: {why}"));
-    let kept = bed.run_expecting(&["explain", &done], 0);
+    fixture.check_fails(&["reproduce", &done], 1, &format!("error[other-planner]: {why}"));
+    let explanation = fixture.run_expecting(&["explain", &done], 0);
     for line in ["~ 101 qemu web-1\n", "    start: declared running, observed stopped\n"] {
-        assert!(shown.contains(line) && kept.contains(line), "{line}: {shown} and {kept}");
+        assert!(shown.contains(line) && explanation.contains(line), "{line}: {shown} and {explanation}");
     }
-    assert!(kept.contains(&format!("note: shown as it was recorded; it cannot be made again: {why}")), "{kept}");
-    let json: Value = serde_json::from_str(&bed.run_expecting(&["explain", &done, "--json"], 0)).expect("JSON");
+    assert!(explanation.contains(&format!("note: shown as it was recorded; it cannot be made again: {why}")), "{explanation}");
+    let json: Value = serde_json::from_str(&fixture.run_expecting(&["explain", &done, "--json"], 0)).expect("JSON");
     let plan = &json["plan"];
     assert_eq!((&plan["schema"], &plan["code"]), (&"converger.kept/1".into(), &"other-planner".into()), "{json}");
     assert_eq!(plan["body"]["guests"].as_array().map(Vec::len), Some(2), "{json}");
-    let weighed = bed.run(&["backtest", "--config", "converger.toml"]);
-    assert_eq!(weighed.code, Some(1), "{weighed:?}");
-    assert!(weighed.out.contains("1 run evaluated, 1 cannot be evaluated"), "{weighed:?}");
+    let backtest_output = fixture.run(&["backtest", "--config", "converger.toml"]);
+    assert_eq!(backtest_output.code, Some(1), "{backtest_output:?}");
+    assert!(backtest_output.out.contains("1 run evaluated, 1 cannot be evaluated"), "{backtest_output:?}");
 }
 
 #[test]
 fn decision_with_a_pruned_observation_is_still_shown() {
-    let (bed, _, done) = fixture_with_two_runs();
-    bed.run_expecting(&["ledger", "prune", "--before", "0d"], 0);
-    bed.check_fails(&["reproduce", &done], 1, "error[evidence-pruned]: ");
-    let kept = bed.run_expecting(&["explain", &done], 0);
+    let (fixture, _, done) = fixture_with_two_runs();
+    fixture.run_expecting(&["ledger", "prune", "--before", "0d"], 0);
+    fixture.check_fails(&["reproduce", &done], 1, "error[evidence-pruned]: ");
+    let explanation = fixture.run_expecting(&["explain", &done], 0);
     assert!(
-        kept.contains("~ 101 qemu web-1\n    start: ") && kept.contains(&format!("the reading of run {done} was pruned by ")),
-        "{kept}"
+        explanation.contains("~ 101 qemu web-1\n    start: ") && explanation.contains(&format!("the reading of run {done} was pruned by ")),
+        "{explanation}"
     );
-    let export = bed.export_to("evidence");
-    let far = bed.run_expecting(&["explain", &done, "--from", &export.display().to_string()], 0);
-    assert_eq!(far, kept, "an export tells the same");
+    let export = fixture.export_to("evidence");
+    let far = fixture.run_expecting(&["explain", &done, "--from", &export.display().to_string()], 0);
+    assert_eq!(far, explanation, "an export tells the same");
 }

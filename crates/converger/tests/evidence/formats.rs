@@ -27,9 +27,9 @@ fn examples(section: &str) -> Vec<String> {
 
 /// The rows of its table: the word in the first cell and the words in the second one.
 fn table_rows(section: &str) -> BTreeMap<String, BTreeSet<String>> {
-    let words = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<String>>();
+    let quoted_words = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<String>>();
     let cells = section.lines().filter(|line| line.starts_with("| `")).map(|line| line.split('|').skip(1).collect::<Vec<_>>());
-    cells.map(|cells| (words(cells[0]).concat(), words(cells[1]).into_iter().collect())).collect()
+    cells.map(|cells| (quoted_words(cells[0]).concat(), quoted_words(cells[1]).into_iter().collect())).collect()
 }
 
 fn members(value: &Value) -> BTreeSet<String> {
@@ -42,12 +42,12 @@ fn every_entry_kind_is_documented_with_its_members() {
     let described = table_rows(&text);
     let schema: Value = serde_json::from_str(&EvidenceFixture::new().run_expecting(&["schema", "entry"], 0)).expect("JSON");
     for kind in schema["properties"]["entry"]["oneOf"].as_array().expect("a list") {
-        let (word, what) = (kind["properties"]["kind"]["const"].as_str().expect("a word"), &kind["properties"]["what"]["properties"]);
-        assert_eq!(described.get(word), Some(&members(what)), "{word}");
+        let (name, what) = (kind["properties"]["kind"]["const"].as_str().expect("a word"), &kind["properties"]["what"]["properties"]);
+        assert_eq!(described.get(name), Some(&members(what)), "{name}");
     }
     assert_eq!(described.len(), ENTRY_KINDS.len());
-    let shown = examples(&text).concat();
-    let kinds = shown.lines().map(|line| parse_entry(line.as_bytes()).unwrap_or_else(|error| panic!("{error}: {line}")).kind());
+    let example_text = examples(&text).concat();
+    let kinds = example_text.lines().map(|line| parse_entry(line.as_bytes()).unwrap_or_else(|error| panic!("{error}: {line}")).kind());
     assert_eq!(kinds.collect::<Vec<_>>(), ENTRY_KINDS, "one of each, in this order");
 }
 
@@ -70,13 +70,13 @@ fn documented_checkpoint_and_receipt_verify() {
     let [key, checkpoint] = &examples(&section("### Checkpoint, key and witness"))[..] else { panic!("two examples") };
     let key = NoteVerifier::parse(key).expect("a key");
     let checkpoint = Checkpoint::verify(checkpoint.as_bytes(), &key).expect("it is signed with that key");
-    let [receipt, sheaf] = &examples(&section("### Receipt"))[..] else { panic!("two examples") };
+    let [receipt, bundle_text] = &examples(&section("### Receipt"))[..] else { panic!("two examples") };
     let receipt = Receipt::parse(receipt).expect("a receipt");
     assert_eq!(receipt.verify(&key).as_ref(), Ok(&checkpoint));
     assert_eq!(parse_entry(&receipt.entry).expect("an entry").kind(), "outcome");
-    let sheaf = ReceiptBundle::parse(sheaf).expect("a receipt");
-    assert_eq!(sheaf.verify(&key), Ok(checkpoint));
-    let proof = OperationProof::from_entries(sheaf.entries.iter().map(|own| (own.index, own.entry.as_slice())), &sheaf.attachments)
+    let bundle = ReceiptBundle::parse(bundle_text).expect("a receipt");
+    assert_eq!(bundle.verify(&key), Ok(checkpoint));
+    let proof = OperationProof::from_entries(bundle.entries.iter().map(|own| (own.index, own.entry.as_slice())), &bundle.attachments)
         .expect("proven");
     assert!(proof.history.ended.is_some());
 }
@@ -93,7 +93,7 @@ fn path_pattern(path: &str) -> String {
 
 #[test]
 fn export_has_exactly_the_documented_files() {
-    let bed = EvidenceFixture::with_long_history();
-    let real: BTreeSet<String> = ExportFiles::read(&bed.export_to("evidence")).0.keys().map(|path| path_pattern(path)).collect();
+    let fixture = EvidenceFixture::with_long_history();
+    let real: BTreeSet<String> = ExportFiles::read(&fixture.export_to("evidence")).0.keys().map(|path| path_pattern(path)).collect();
     assert_eq!(table_rows(&section("### Export")).into_keys().collect::<BTreeSet<_>>(), real);
 }

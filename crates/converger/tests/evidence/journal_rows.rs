@@ -19,8 +19,8 @@ const OPERATION_COLUMNS: &str = "seq, id, run, environment, vmid, at_ms, body";
 
 #[test]
 fn detects_a_changed_or_missing_release() {
-    let bed = EvidenceFixture::with_short_history();
-    let check = |statements: &str, words: &str| check_detected(&bed, statements, |forger| forger.run(statements), words);
+    let fixture = EvidenceFixture::with_short_history();
+    let check = |statements: &str, expected: &str| check_detected(&fixture, statements, |forger| forger.run(statements), expected);
     let hold = "error[unlogged-execution]: the journal differs from the ledger in the hold of guest 103 in lab";
     let by = format!(
         "UPDATE holds SET released_by = 'eve', sum = row_sum({HOLD_COLUMNS}, 'eve', released_at_ms) WHERE released_at_ms IS NOT NULL"
@@ -35,7 +35,7 @@ fn detects_a_changed_or_missing_release() {
     let freeze = "error[unlogged-execution]: the journal differs from the ledger in the freeze of lab";
     check(&format!("UPDATE freezes SET thawed_by = 'eve', sum = row_sum({FREEZE_COLUMNS}, 'eve', thawed_at_ms)"), freeze);
     check("DELETE FROM freezes", "error[unlogged-execution]: the ledger has a freeze that the journal does not have: the freeze of lab");
-    bed.run_expecting(&["verify"], 0);
+    fixture.run_expecting(&["verify"], 0);
 }
 
 /// SQL that swaps the first two rows of a table, with all references and checksums.
@@ -54,13 +54,13 @@ fn swap_rows_sql(table: &str, columns: &str, referring: &[(&str, &str, &str)]) -
 
 #[test]
 fn detects_reordered_runs_and_operations() {
-    let bed = EvidenceFixture::with_short_history();
-    let check = |statements: &str, words: &str| check_detected(&bed, statements, |forger| forger.run(statements), words);
+    let fixture = EvidenceFixture::with_short_history();
+    let check = |statements: &str, expected: &str| check_detected(&fixture, statements, |forger| forger.run(statements), expected);
     // Only the number changes, with everything that refers to it; the checksum reveals it.
-    let moved = "PRAGMA ignore_check_constraints = 1; UPDATE runs SET seq = 77 WHERE seq = 2; \
+    let moved_row = "PRAGMA ignore_check_constraints = 1; UPDATE runs SET seq = 77 WHERE seq = 2; \
         UPDATE run_ends SET run = 77, sum = row_sum(77, ending, at_ms) WHERE run = 2; \
         UPDATE operations SET run = 77, sum = row_sum(seq, id, 77, environment, vmid, at_ms, body) WHERE run = 2";
-    check(moved, "runs");
+    check(moved_row, "runs");
     let of_run = [("run_ends", "run", "run, ending, at_ms"), ("operations", "run", OPERATION_COLUMNS)];
     let runs = swap_rows_sql("runs", "seq, id, environment, plan, who, at_ms, boot", &of_run);
     check(&runs, "error[unlogged-execution]: the journal differs from the ledger in the position of the run ");
@@ -71,58 +71,58 @@ fn detects_reordered_runs_and_operations() {
     ];
     let operations = swap_rows_sql("operations", OPERATION_COLUMNS, &of_operation);
     check(&operations, "error[unlogged-execution]: the journal differs from the ledger in the position of the operation ");
-    bed.run_expecting(&["verify"], 0);
+    fixture.run_expecting(&["verify"], 0);
 }
 
 #[test]
 fn detects_an_operation_under_another_guest_environment_or_run() {
-    let bed = EvidenceFixture::with_short_history();
-    let check = |statements: &str, words: &str| check_detected(&bed, statements, |forger| forger.run(statements), words);
+    let fixture = EvidenceFixture::with_short_history();
+    let check = |statements: &str, expected: &str| check_detected(&fixture, statements, |forger| forger.run(statements), expected);
     let guest = "UPDATE operations SET vmid = 999, sum = row_sum(seq, id, run, environment, 999, at_ms, body)";
     check(guest, "its row belongs to guest 999 in `lab`, but its body to ");
-    let place = "UPDATE operations SET environment = 'other', sum = row_sum(seq, id, run, 'other', vmid, at_ms, body)";
-    check(place, "its row belongs to guest 102 in `other`, but its body to 102 in `lab`");
+    let environment = "UPDATE operations SET environment = 'other', sum = row_sum(seq, id, run, 'other', vmid, at_ms, body)";
+    check(environment, "its row belongs to guest 102 in `other`, but its body to 102 in `lab`");
     let run = "UPDATE operations SET run = 1, sum = row_sum(seq, id, 1, environment, vmid, at_ms, body)";
     check(run, "its row belongs to another run than ");
-    bed.run_expecting(&["verify"], 0);
+    fixture.run_expecting(&["verify"], 0);
 }
 
 /// A column beside the body of an end tells whether the guest is held. Changing it would release a guest whose state is unknown.
 #[test]
 fn detects_an_end_row_that_contradicts_its_body() {
-    let bed = EvidenceFixture::with_short_history();
+    let fixture = EvidenceFixture::with_short_history();
     let held = "UPDATE ends SET ending = 'held', sum = row_sum(operation, 'held', at_ms, body)";
-    check_detected(&bed, "an end", |forger| forger.run(held), "its row says `held`, but its body says `done`");
+    check_detected(&fixture, "an end", |forger| forger.run(held), "its row says `held`, but its body says `done`");
 }
 
 /// A value that no row of ours can have is no disk error: an attacker wrote it.
 #[test]
 fn detects_a_short_root() {
-    let bed = EvidenceFixture::with_short_history();
+    let fixture = EvidenceFixture::with_short_history();
     let short = "UPDATE ledger_head SET root = x'00', sum = row_sum(one, size, x'00', durable_size, durable_root)";
-    check_detected(&bed, "a short root", |forger| forger.run(short), "cannot be read: Cannot read 32 byte value out of 1 byte blob");
+    check_detected(&fixture, "a short root", |forger| forger.run(short), "cannot be read: Cannot read 32 byte value out of 1 byte blob");
 }
 
 /// A view in place of a table may contain anything, even endless rows.
 #[test]
 fn refuses_a_view_in_place_of_a_table() {
-    let bed = EvidenceFixture::with_short_history();
+    let fixture = EvidenceFixture::with_short_history();
     for table in ["holds", "ledger_entries", "ends"] {
         let view = format!(
             "ALTER TABLE {table} RENAME TO moved; CREATE VIEW {table} AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) \
              SELECT x AS seq, x AS operation FROM c WHERE x < 0"
         );
-        check_detected(&bed, table, |forger| forger.alter(&view), "its tables are not those of this program");
+        check_detected(&fixture, table, |forger| forger.alter(&view), "its tables are not those of this program");
     }
 }
 
 /// Records a run with one operation that has an idempotency key, as a service would.
-fn keyed_operation(bed: &EvidenceFixture) -> Operation {
-    keyed_operation_with(bed, true)
+fn keyed_operation(fixture: &EvidenceFixture) -> Operation {
+    keyed_operation_with(fixture, true)
 }
 
 /// Like [`keyed_operation`]; the caller decides whether the plan was admitted first.
-fn keyed_operation_with(bed: &EvidenceFixture, is_admitted: bool) -> Operation {
+fn keyed_operation_with(fixture: &EvidenceFixture, is_admitted: bool) -> Operation {
     let mut seeds = (0..).map(|seed| some_operations(&mut Rng::new(seed), "keyed"));
     let found = seeds.find_map(|mut operations| operations.pop()).expect("one of many plans has a step");
     let (key, request) = (IdempotencyKey::new("key-1").expect("a key"), Digest::of_bytes(b"a request"));
@@ -152,17 +152,17 @@ fn keyed_operation_with(bed: &EvidenceFixture, is_admitted: bool) -> Operation {
     ];
     writes.extend(is_admitted.then(|| StoreWrite::decision(admitted)));
     writes.push(StoreWrite::from(JournalRecord::Intent { operation: Box::new(operation.clone()), at_ms }));
-    let store = SqliteStore::open(&bed.state_directory(), StoreSettings::new(|fatal| panic!("{fatal}"))).expect("opens");
+    let store = SqliteStore::open(&fixture.state_directory(), StoreSettings::new(|fatal| panic!("{fatal}"))).expect("opens");
     let _ = block_on(store.commit(Batch::new(writes))).expect("written");
     operation
 }
 
 #[test]
 fn detects_a_missing_changed_or_orphaned_key() {
-    let bed = EvidenceFixture::with_short_history();
-    let id = keyed_operation(&bed).id;
-    bed.run_expecting(&["verify"], 0);
-    let check = |statements: &str, words: &str| check_detected(&bed, statements, |forger| forger.run(statements), words);
+    let fixture = EvidenceFixture::with_short_history();
+    let id = keyed_operation(&fixture).id;
+    fixture.run_expecting(&["verify"], 0);
+    let check = |statements: &str, expected: &str| check_detected(&fixture, statements, |forger| forger.run(statements), expected);
     let key = format!("the idempotency key of the operation {}", id.as_str());
     check(
         "DELETE FROM idempotency_keys",
@@ -178,21 +178,21 @@ fn detects_a_missing_changed_or_orphaned_key() {
 /// A one-shot request needs an admitted plan like any other operation. No command of this program creates one yet.
 #[test]
 fn detects_a_keyed_operation_without_an_admitted_plan() {
-    let bed = EvidenceFixture::with_short_history();
-    let size = bed.entry_count();
-    let id = keyed_operation_with(&bed, false).id;
-    let words = format!(
+    let fixture = EvidenceFixture::with_short_history();
+    let size = fixture.entry_count();
+    let id = keyed_operation_with(&fixture, false).id;
+    let expected = format!(
         "error[unlogged-execution]: entry {}: the operation {} started, but its plan was not admitted before",
         size + 2,
         id.as_str()
     );
-    bed.check_broken(&["verify"], &words);
+    fixture.check_broken(&["verify"], &expected);
 }
 
 #[test]
 fn detects_an_unreferenced_blob() {
-    let bed = EvidenceFixture::with_short_history();
+    let fixture = EvidenceFixture::with_short_history();
     let digest = Digest::of_bytes(b"nobody's").to_string();
-    DatabaseForger::open(&bed.state_directory()).run(&format!("INSERT INTO blobs VALUES ('{digest}', CAST('nobody''s' AS BLOB))"));
-    bed.check_broken(&["verify"], &format!("1 thing is stored that no entry names, the first is {digest}\n"));
+    DatabaseForger::open(&fixture.state_directory()).run(&format!("INSERT INTO blobs VALUES ('{digest}', CAST('nobody''s' AS BLOB))"));
+    fixture.check_broken(&["verify"], &format!("1 thing is stored that no entry names, the first is {digest}\n"));
 }

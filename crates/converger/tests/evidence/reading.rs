@@ -9,64 +9,64 @@ use crate::forge::DatabaseForger;
 
 /// The indices of the shown entries.
 #[track_caller]
-fn tail_indices(bed: &EvidenceFixture, arguments: &[&str]) -> Vec<u64> {
+fn tail_indices(fixture: &EvidenceFixture, arguments: &[&str]) -> Vec<u64> {
     let count: &[&str] = if arguments.contains(&"-n") { &[] } else { &["-n", "1000"] };
-    let told = bed.run_expecting(&[&["ledger", "tail", "--json"], count, arguments].concat(), 0);
-    told.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")["index"].as_u64().expect("a place")).collect()
+    let output = fixture.run_expecting(&[&["ledger", "tail", "--json"], count, arguments].concat(), 0);
+    output.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")["index"].as_u64().expect("a place")).collect()
 }
 
 /// Like [`tail_indices`], and checks that a copy and an export show the same.
 #[track_caller]
-fn tail_indices_everywhere(bed: &EvidenceFixture, arguments: &[&str]) -> Vec<u64> {
-    let found = tail_indices(bed, arguments);
-    for place in [["--db", "copy"], ["--from", "export"]] {
-        assert_eq!(tail_indices(bed, &[&place[..], arguments].concat()), found, "{place:?} {arguments:?}");
+fn tail_indices_everywhere(fixture: &EvidenceFixture, arguments: &[&str]) -> Vec<u64> {
+    let found = tail_indices(fixture, arguments);
+    for source_arguments in [["--db", "copy"], ["--from", "export"]] {
+        assert_eq!(tail_indices(fixture, &[&source_arguments[..], arguments].concat()), found, "{source_arguments:?} {arguments:?}");
     }
     found
 }
 
 #[test]
 fn filters_entries_by_run_guest_kind_and_time() {
-    let bed = EvidenceFixture::with_short_history();
-    bed.export_to("export");
-    bed.copy_state_to("copy");
-    let forger = DatabaseForger::open(&bed.state_directory());
+    let fixture = EvidenceFixture::with_short_history();
+    fixture.export_to("export");
+    fixture.copy_state_to("copy");
+    let forger = DatabaseForger::open(&fixture.state_directory());
     let run = forger.text("SELECT id FROM runs ORDER BY seq DESC LIMIT 1");
     let entries: Vec<LedgerEntry> = forger.entries().iter().map(|bytes| parse_entry(bytes).expect("an entry")).collect();
     let all = |is_meant: &dyn Fn(&LedgerEntry) -> bool| -> Vec<u64> {
         (0..).zip(&entries).filter(|(_, entry)| is_meant(entry)).map(|(index, _)| index).collect()
     };
     for kind in ["hold", "intent", "outcome", "refusal", "key"] {
-        assert_eq!(tail_indices_everywhere(&bed, &["--kind", kind]), all(&|entry| entry.kind() == kind), "{kind}");
+        assert_eq!(tail_indices_everywhere(&fixture, &["--kind", kind]), all(&|entry| entry.kind() == kind), "{kind}");
     }
     // All entries that name the run, and those of its operations, whose ids begin with the run id.
     let of_run = all(&|entry| String::from_utf8_lossy(&converger_core::evidence::write_entry(entry).expect("written")).contains(&run));
     assert!(of_run.len() > 10, "{of_run:?}");
-    assert_eq!(tail_indices_everywhere(&bed, &["--run", &run]), of_run);
-    let held = tail_indices_everywhere(&bed, &["--guest", "103"]);
+    assert_eq!(tail_indices_everywhere(&fixture, &["--run", &run]), of_run);
+    let held = tail_indices_everywhere(&fixture, &["--guest", "103"]);
     assert_eq!(held, all(&|entry| matches!(entry.kind(), "hold" | "release")));
-    let of_guest = tail_indices_everywhere(&bed, &["--guest", "101", "--run", &run]);
+    let of_guest = tail_indices_everywhere(&fixture, &["--guest", "101", "--run", &run]);
     let kinds: Vec<&str> = of_guest.iter().map(|index| entries[usize::try_from(*index).expect("small")].kind()).collect();
     assert_eq!(kinds, ["intent", "sending", "task", "outcome"]);
-    assert_eq!(tail_indices_everywhere(&bed, &["--guest", "101", "--kind", "hold"]), Vec::<u64>::new());
-    assert_eq!(tail_indices_everywhere(&bed, &["--since", "1d"]), all(&|_| true));
-    assert_eq!(tail_indices_everywhere(&bed, &["--since", "0d"]), Vec::<u64>::new());
+    assert_eq!(tail_indices_everywhere(&fixture, &["--guest", "101", "--kind", "hold"]), Vec::<u64>::new());
+    assert_eq!(tail_indices_everywhere(&fixture, &["--since", "1d"]), all(&|_| true));
+    assert_eq!(tail_indices_everywhere(&fixture, &["--since", "0d"]), Vec::<u64>::new());
     // The filter applies before `-n`.
     let outcomes = all(&|entry| entry.kind() == "outcome");
-    assert_eq!(tail_indices(&bed, &["--kind", "outcome", "-n", "1"]), outcomes[outcomes.len() - 1..]);
-    assert_eq!(bed.run_expecting(&["ledger", "tail", "--guest", "999"], 0), "no entries\n");
+    assert_eq!(tail_indices(&fixture, &["--kind", "outcome", "-n", "1"]), outcomes[outcomes.len() - 1..]);
+    assert_eq!(fixture.run_expecting(&["ledger", "tail", "--guest", "999"], 0), "no entries\n");
     for wrong in [&["--kind", "nonsense"][..], &["--run", "a b"], &["--guest", "x"], &["--since", "tomorrow"]] {
-        bed.check_fails(&[&["ledger", "tail"], wrong].concat(), 2, "error[usage-wrong]");
+        fixture.check_fails(&[&["ledger", "tail"], wrong].concat(), 2, "error[usage-wrong]");
     }
 }
 
 #[test]
 fn reading_commands_accept_one_copy_or_export() {
-    let bed = EvidenceFixture::with_short_history();
-    let key = bed.key();
-    bed.export_to("export");
-    bed.copy_state_to("copy");
-    let run = DatabaseForger::open(&bed.state_directory()).text("SELECT id FROM runs ORDER BY seq DESC LIMIT 1");
+    let fixture = EvidenceFixture::with_short_history();
+    let key = fixture.key();
+    fixture.export_to("export");
+    fixture.copy_state_to("copy");
+    let run = DatabaseForger::open(&fixture.state_directory()).text("SELECT id FROM runs ORDER BY seq DESC LIMIT 1");
     let reading: [&[&str]; 6] = [
         &["ledger", "tail"],
         &["ledger", "show", "0"],
@@ -76,30 +76,30 @@ fn reading_commands_accept_one_copy_or_export() {
         &["backtest", "--config", "converger.toml"],
     ];
     for arguments in reading {
-        let with = |more: &[&str]| bed.run_expecting(&[arguments, more].concat(), 0);
+        let with = |more: &[&str]| fixture.run_expecting(&[arguments, more].concat(), 0);
         let own = with(&[]);
         assert_eq!(with(&["--db", "copy"]), own, "{arguments:?}");
         assert_eq!(with(&["--from", "export", "--key", &key]), own, "{arguments:?}");
-        bed.check_fails(&[arguments, &["--db", "copy", "--from", "export"]].concat(), 2, "error[usage-wrong]");
-        bed.check_fails(&[arguments, &["--db", "none"]].concat(), 2, "there is no ledger in none");
+        fixture.check_fails(&[arguments, &["--db", "copy", "--from", "export"]].concat(), 2, "error[usage-wrong]");
+        fixture.check_fails(&[arguments, &["--db", "none"]].concat(), 2, "there is no ledger in none");
         let config = if arguments[0] == "backtest" { "--state" } else { "--config" };
-        for place in ["--db", "--from"] {
-            bed.check_fails(&[arguments, &[place, "copy", config, "converger.toml"]].concat(), 2, "error[usage-wrong]");
+        for option in ["--db", "--from"] {
+            fixture.check_fails(&[arguments, &[option, "copy", config, "converger.toml"]].concat(), 2, "error[usage-wrong]");
         }
     }
-    bed.check_fails(&["verify", "--db", "copy", "--config", "converger.toml"], 2, "error[usage-wrong]");
-    bed.check_fails(&["verify", "export", "--config", "converger.toml"], 2, "error[usage-wrong]");
-    bed.run_expecting(&["verify", "--db", "copy"], 0);
-    bed.run_expecting(&["verify", "--config", "converger.toml"], 0);
+    fixture.check_fails(&["verify", "--db", "copy", "--config", "converger.toml"], 2, "error[usage-wrong]");
+    fixture.check_fails(&["verify", "export", "--config", "converger.toml"], 2, "error[usage-wrong]");
+    fixture.run_expecting(&["verify", "--db", "copy"], 0);
+    fixture.run_expecting(&["verify", "--config", "converger.toml"], 0);
 }
 
 #[test]
 fn explains_a_run_with_approvals_and_outcome() {
-    let bed = EvidenceFixture::with_short_history();
-    let forger = DatabaseForger::open(&bed.state_directory());
+    let fixture = EvidenceFixture::with_short_history();
+    let forger = DatabaseForger::open(&fixture.state_directory());
     let [refused, done] = ["ASC", "DESC"].map(|order| forger.text(&format!("SELECT id FROM runs ORDER BY seq {order} LIMIT 1")));
-    let told = bed.run_expecting(&["explain", &done], 0);
-    for words in [
+    let output = fixture.run_expecting(&["explain", &done], 0);
+    for expected in [
         "~ 101 qemu web-1\n".to_owned(),
         format!("run {done}\n"),
         "  admission: admitted in entry ".to_owned(),
@@ -107,63 +107,65 @@ fn explains_a_run_with_approvals_and_outcome() {
         format!("  {done}-0  101 qemu web-1  start  done\n"),
         format!("  {done}-1  102 qemu web-2  start  done\n"),
     ] {
-        assert!(told.contains(&words), "`{words}`: {told}");
+        assert!(output.contains(&expected), "`{expected}`: {output}");
     }
-    let told = bed.run_expecting(&["explain", &refused], 0);
-    assert!(told.contains("  admission: refused in entry ") && told.ends_with("  no operation was started\n"), "{told}");
-    let json = |run: &str| serde_json::from_str::<Value>(&bed.run_expecting(&["explain", run, "--json"], 0)).expect("JSON");
-    let told = json(&done);
-    assert_eq!((&told["run"], &told["plan"]["schema"]), (&done.clone().into(), &"converger.plan/1".into()), "{told}");
-    assert_eq!(told["admissions"][0]["answer"], "admitted", "{told}");
-    let begun: Vec<&Value> = told["operations"].as_array().expect("a list").iter().map(|history| &history["operation"]["id"]).collect();
-    assert_eq!(begun, [&Value::from(format!("{done}-0")), &format!("{done}-1").into()], "{told}");
-    let told = json(&refused);
-    assert_eq!((&told["admissions"][0]["answer"], &told["operations"]), (&"refused".into(), &Value::Array(Vec::new())), "{told}");
+    let output = fixture.run_expecting(&["explain", &refused], 0);
+    assert!(output.contains("  admission: refused in entry ") && output.ends_with("  no operation was started\n"), "{output}");
+    let json = |run: &str| serde_json::from_str::<Value>(&fixture.run_expecting(&["explain", run, "--json"], 0)).expect("JSON");
+    let report = json(&done);
+    assert_eq!((&report["run"], &report["plan"]["schema"]), (&done.clone().into(), &"converger.plan/1".into()), "{report}");
+    assert_eq!(report["admissions"][0]["answer"], "admitted", "{report}");
+    let operation_ids: Vec<&Value> =
+        report["operations"].as_array().expect("a list").iter().map(|history| &history["operation"]["id"]).collect();
+    assert_eq!(operation_ids, [&Value::from(format!("{done}-0")), &format!("{done}-1").into()], "{report}");
+    let report = json(&refused);
+    assert_eq!((&report["admissions"][0]["answer"], &report["operations"]), (&"refused".into(), &Value::Array(Vec::new())), "{report}");
 }
 
 #[test]
 fn approval_of_another_plan_is_not_shown_for_this_one() {
-    let bed = EvidenceFixture::with_short_history();
+    let fixture = EvidenceFixture::with_short_history();
     let other = format!("sha256:{}", "0".repeat(64));
     // Nothing is left to do by now, so no approval is needed.
-    bed.run_expecting(&["apply", "desired.yaml", "--confirm", &other], 0);
-    let run = DatabaseForger::open(&bed.state_directory()).text("SELECT id FROM runs ORDER BY seq DESC LIMIT 1");
-    let told = bed.run_expecting(&["explain", &run], 0);
+    fixture.run_expecting(&["apply", "desired.yaml", "--confirm", &other], 0);
+    let run = DatabaseForger::open(&fixture.state_directory()).text("SELECT id FROM runs ORDER BY seq DESC LIMIT 1");
+    let output = fixture.run_expecting(&["explain", &run], 0);
     let short = &other[.."sha256:".len() + 12];
-    assert!(told.contains(&format!(" approved another plan (digest, {short})")) && !told.contains("approved by"), "{told}");
-    let json: Value = serde_json::from_str(&bed.run_expecting(&["explain", &run, "--json"], 0)).expect("JSON");
+    assert!(output.contains(&format!(" approved another plan (digest, {short})")) && !output.contains("approved by"), "{output}");
+    let json: Value = serde_json::from_str(&fixture.run_expecting(&["explain", &run, "--json"], 0)).expect("JSON");
     assert_eq!(json["admissions"][0]["approvals"][0]["plan"], other, "{json}");
 }
 
 #[test]
 fn explains_a_refusal_by_its_entry() {
-    let bed = EvidenceFixture::with_short_history();
-    let tail = bed.run_expecting(&["ledger", "tail", "--kind", "refusal", "--json"], 0);
+    let fixture = EvidenceFixture::with_short_history();
+    let tail = fixture.run_expecting(&["ledger", "tail", "--kind", "refusal", "--json"], 0);
     let last: Value = serde_json::from_str(tail.lines().last().expect("a refusal")).expect("JSON");
     let index = last["index"].to_string();
-    let told = bed.run_expecting(&["explain", &index], 0);
-    let word = |key: &str| last["entry"]["what"][key].as_str().expect("a word").to_owned();
-    let (code, run) = (word("code"), word("run"));
-    assert!(told.starts_with(&format!("{code}: ")) && told.contains("  remedy: "), "{told}");
-    for words in [format!("  run      {run} in lab at "), format!("  entry    {index}\n"), format!("  more     converger explain {code}\n")]
+    let output = fixture.run_expecting(&["explain", &index], 0);
+    let member_text = |key: &str| last["entry"]["what"][key].as_str().expect("a word").to_owned();
+    let (code, run) = (member_text("code"), member_text("run"));
+    assert!(output.starts_with(&format!("{code}: ")) && output.contains("  remedy: "), "{output}");
+    for expected in
+        [format!("  run      {run} in lab at "), format!("  entry    {index}\n"), format!("  more     converger explain {code}\n")]
     {
-        assert!(told.contains(&words), "`{words}`: {told}");
+        assert!(output.contains(&expected), "`{expected}`: {output}");
     }
-    let shown = |command: &[&str]| bed.run_expecting(&[command, &[index.as_str(), "--json"]].concat(), 0);
-    assert_eq!(shown(&["explain"]), shown(&["ledger", "show"]));
-    bed.check_fails(&["explain", "0"], 2, "entry 0 is not a refusal but `binding`");
-    bed.check_fails(&["explain", "999999"], 2, "there is no code, plan, run, operation or entry `999999`");
+    let output_of = |command: &[&str]| fixture.run_expecting(&[command, &[index.as_str(), "--json"]].concat(), 0);
+    assert_eq!(output_of(&["explain"]), output_of(&["ledger", "show"]));
+    fixture.check_fails(&["explain", "0"], 2, "entry 0 is not a refusal but `binding`");
+    fixture.check_fails(&["explain", "999999"], 2, "there is no code, plan, run, operation or entry `999999`");
 }
 
 #[test]
 fn diff_of_two_plans_has_a_json_form() {
-    let bed = EvidenceFixture::with_short_history();
-    bed.run_expecting(&["apply", "missing.yaml"], 3);
-    let forger = DatabaseForger::open(&bed.state_directory());
+    let fixture = EvidenceFixture::with_short_history();
+    fixture.run_expecting(&["apply", "missing.yaml"], 3);
+    let forger = DatabaseForger::open(&fixture.state_directory());
     let [first, last] = ["ASC", "DESC"].map(|order| forger.text(&format!("SELECT id FROM runs ORDER BY seq {order} LIMIT 1")));
-    let same: Value = serde_json::from_str(&bed.run_expecting(&["diff", &first, &first, "--json"], 0)).expect("JSON");
+    let same: Value = serde_json::from_str(&fixture.run_expecting(&["diff", &first, &first, "--json"], 0)).expect("JSON");
     assert_eq!((&same["same"], &same["differences"]), (&true.into(), &Value::Array(Vec::new())), "{same}");
-    let other: Value = serde_json::from_str(&bed.run_expecting(&["diff", &first, &last, "--json"], 4)).expect("JSON");
+    let other: Value = serde_json::from_str(&fixture.run_expecting(&["diff", &first, &last, "--json"], 4)).expect("JSON");
     assert_eq!((&other["same"], &other["one"]["run"], &other["other"]["run"]), (&false.into(), &first.into(), &last.into()), "{other}");
     assert!(other["differences"].as_array().is_some_and(|list| list.len() > 100), "{other}");
 }

@@ -29,13 +29,15 @@ pub(crate) fn check_export(files: &ExportFiles) -> Result<(), String> {
     if *text != format!("{key}\n") {
         return Err("the key is not one line".to_owned());
     }
-    let (mut deep, mut wrong) = (LedgerCheck::default(), None);
-    let Ok(walked) = verify_log(&mut files.clone(), &key, |_, entry| wrong = wrong.take().or_else(|| deep.add_entry(entry).err()));
-    walked.map_err(|broken| format!("{broken:?}"))?;
+    let (mut ledger_check, mut wrong) = (LedgerCheck::default(), None);
+    let Ok(log_result) =
+        verify_log(&mut files.clone(), &key, |_, entry| wrong = wrong.take().or_else(|| ledger_check.add_entry(entry).err()));
+    log_result.map_err(|broken| format!("{broken:?}"))?;
     wrong.map_or(Ok(()), |wrong| Err(wrong.what))?;
-    deep.check_blobs(|digest| Ok(files.0.get(&format!("blob/{}", digest.to_string().replace(':', "/"))).cloned()))
+    ledger_check
+        .check_blobs(|digest| Ok(files.0.get(&format!("blob/{}", digest.to_string().replace(':', "/"))).cloned()))
         .map_err(|RecordFault(what)| what)?;
-    match deep.replay().keys().iter().any(|named| **named == key.to_string()) {
+    match ledger_check.replay().keys().iter().any(|named| **named == key.to_string()) {
         true => Ok(()),
         false => Err("the key is not named".into()),
     }
@@ -43,40 +45,45 @@ pub(crate) fn check_export(files: &ExportFiles) -> Result<(), String> {
 
 /// Checks that the store in a state directory is intact: its file, its ledger and its journal.
 pub(crate) fn check_state(directory: &Path) -> Result<(), String> {
-    let looked = StoreView::open(directory).map_err(|error| error.to_string())?.ok_or("there is nothing")?;
+    let view = StoreView::open(directory).map_err(|error| error.to_string())?.ok_or("there is nothing")?;
     let read = |error: converger_store::StoreError| error.to_string();
-    if let Some(damage) = looked.find_damage().map_err(read)? {
+    if let Some(damage) = view.find_damage().map_err(read)? {
         return Err(damage);
     }
-    let (deep, told) = check_ledger(&looked)?;
-    deep.check_blobs(|digest| wait_for(looked.blob(digest)).map_err(|error| RecordFault(read(error)))).map_err(|RecordFault(what)| what)?;
-    wait_for(find_journal_mismatch(&looked, deep.replay(), &told)).map_err(read)?.map_or(Ok(()), |found| Err(found.to_string()))
+    let (ledger_check, ledger_index) = check_ledger(&view)?;
+    ledger_check
+        .check_blobs(|digest| wait_for(view.blob(digest)).map_err(|error| RecordFault(read(error))))
+        .map_err(|RecordFault(what)| what)?;
+    wait_for(find_journal_mismatch(&view, ledger_check.replay(), &ledger_index))
+        .map_err(read)?
+        .map_or(Ok(()), |found| Err(found.to_string()))
 }
 
-fn check_ledger(looked: &StoreView) -> Result<(LedgerCheck, LedgerIndex), String> {
+fn check_ledger(view: &StoreView) -> Result<(LedgerCheck, LedgerIndex), String> {
     let read = |error: converger_store::StoreError| error.to_string();
-    let heads = wait_for(looked.heads()).map_err(read)?;
-    let (mut deep, mut told, mut growth, mut full) = (LedgerCheck::default(), LedgerIndex::default(), LogBuilder::default(), Vec::new());
-    while growth.tree().size() < heads.all.size {
-        let page = wait_for(looked.entries(growth.tree().size(), LIST_MAX)).map_err(read)?;
+    let heads = wait_for(view.heads()).map_err(read)?;
+    let (mut ledger_check, mut ledger_index, mut log_builder, mut full) =
+        (LedgerCheck::default(), LedgerIndex::default(), LogBuilder::default(), Vec::new());
+    while log_builder.tree().size() < heads.all.size {
+        let page = wait_for(view.entries(log_builder.tree().size(), LIST_MAX)).map_err(read)?;
         if page.is_empty() {
             return Err("entries are missing".into());
         }
         for entry in page {
-            let index = deep.entries();
-            deep.add_entry_and_visit(&entry, |entry| told.add_entry(index, entry)).map_err(|wrong| wrong.what)?;
-            growth.append(LogHash::of_leaf(&entry), |tile, hashes, _| full.push((tile, hashes.to_vec())));
-            if growth.tree().size() == heads.durable.size && LedgerHead::from_tree(growth.tree()) != heads.durable {
+            let index = ledger_check.entries();
+            ledger_check.add_entry_and_visit(&entry, |entry| ledger_index.add_entry(index, entry)).map_err(|wrong| wrong.what)?;
+            log_builder.append(LogHash::of_leaf(&entry), |tile, hashes, _| full.push((tile, hashes.to_vec())));
+            if log_builder.tree().size() == heads.durable.size && LedgerHead::from_tree(log_builder.tree()) != heads.durable {
                 return Err("another root was durable".into());
             }
         }
     }
     for (tile, hashes) in full {
-        if wait_for(looked.hashes(tile)).map_err(read)? != Some(hashes) {
+        if wait_for(view.hashes(tile)).map_err(read)? != Some(hashes) {
             return Err(format!("{} is another", tile.path()));
         }
     }
-    if LedgerHead::from_tree(growth.tree()) == heads.all { Ok((deep, told)) } else { Err("another root".into()) }
+    if LedgerHead::from_tree(log_builder.tree()) == heads.all { Ok((ledger_check, ledger_index)) } else { Err("another root".into()) }
 }
 
 /// The rows of all tables by table name.

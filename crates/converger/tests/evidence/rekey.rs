@@ -12,33 +12,33 @@ use crate::fixture::{CommandOutput, EvidenceFixture, copy_state};
 
 /// A fixture whose key was lost after an export.
 fn bed() -> (EvidenceFixture, String, String) {
-    let bed = EvidenceFixture::with_short_history();
-    let old = bed.key();
-    bed.export_to("web");
-    bed.run_expecting(&["hold", "lab", "102", "--reason", "after the export"], 0);
-    let secret = fs::read_to_string(bed.state_directory().join("ledger.key")).expect("there");
-    fs::remove_file(bed.state_directory().join("ledger.key")).expect("removed");
-    (bed, old, secret)
+    let fixture = EvidenceFixture::with_short_history();
+    let old = fixture.key();
+    fixture.export_to("web");
+    fixture.run_expecting(&["hold", "lab", "102", "--reason", "after the export"], 0);
+    let secret = fs::read_to_string(fixture.state_directory().join("ledger.key")).expect("there");
+    fs::remove_file(fixture.state_directory().join("ledger.key")).expect("removed");
+    (fixture, old, secret)
 }
 
-fn rekey(bed: &EvidenceFixture, more: &[&str]) -> String {
-    let told = bed.run_expecting(&[&["ledger", "rekey", "--reason", "the disk broke"], more].concat(), 0);
-    told.lines().next().expect("a key").to_owned()
+fn rekey(fixture: &EvidenceFixture, more: &[&str]) -> String {
+    let output = fixture.run_expecting(&[&["ledger", "rekey", "--reason", "the disk broke"], more].concat(), 0);
+    output.lines().next().expect("a key").to_owned()
 }
 
 #[test]
 fn replaces_a_lost_key_and_reports_which_key_attests_each_part() {
-    let (bed, old, _) = bed();
-    bed.check_fails(&["ledger", "checkpoint"], 6, "`converger ledger rekey --reason");
-    let signed = bed.entry_count();
-    let new = rekey(&bed, &["--checkpoint", "web/checkpoint"]);
+    let (fixture, old, _) = bed();
+    fixture.check_fails(&["ledger", "checkpoint"], 6, "`converger ledger rekey --reason");
+    let signed = fixture.entry_count();
+    let new = rekey(&fixture, &["--checkpoint", "web/checkpoint"]);
     assert_ne!(new, old);
     assert_eq!(new.split('+').next(), old.split('+').next(), "the log keeps its name");
     // The earlier export is extended, although another key signs now.
-    bed.export_to("web");
+    fixture.export_to("web");
     let covered = signed - 1;
-    let told = bed.run_expecting(&["verify", "web", "--key", &new], 0);
-    for words in [
+    let output = fixture.run_expecting(&["verify", "web", "--key", &new], 0);
+    for expected in [
         format!("note   entry {signed}: "),
         " replaced the key at ".to_owned(),
         format!(
@@ -46,73 +46,76 @@ fn replaces_a_lost_key_and_reports_which_key_attests_each_part() {
         ),
         format!("from entry {signed} on {new} signs"),
     ] {
-        assert!(told.contains(&words), "`{words}`: {told}");
+        assert!(output.contains(&expected), "`{expected}`: {output}");
     }
-    assert_eq!(bed.key(), new);
-    assert!(bed.run_expecting(&["verify"], 0).contains(&format!("from entry {signed} on {new} signs")));
+    assert_eq!(fixture.key(), new);
+    assert!(fixture.run_expecting(&["verify"], 0).contains(&format!("from entry {signed} on {new} signs")));
     // With the old key only, `verify` explains what to do and claims nothing.
-    let said = bed.run(&["verify", "web", "--key", &old]);
-    assert_eq!((said.code, said.out.as_str()), (Some(6), ""), "{said:?}");
-    assert!(said.err.contains("not signed with this key") && said.err.contains("get the new key there"), "{said:?}");
-    bed.run_expecting(&["ledger", "prove", "0", "--out", "receipt.txt"], 0);
-    bed.run_expecting(&["verify", "receipt.txt", "--key", &new], 0);
+    let old_key_output = fixture.run(&["verify", "web", "--key", &old]);
+    assert_eq!((old_key_output.code, old_key_output.out.as_str()), (Some(6), ""), "{old_key_output:?}");
+    assert!(
+        old_key_output.err.contains("not signed with this key") && old_key_output.err.contains("get the new key there"),
+        "{old_key_output:?}"
+    );
+    fixture.run_expecting(&["ledger", "prove", "0", "--out", "receipt.txt"], 0);
+    fixture.run_expecting(&["verify", "receipt.txt", "--key", &new], 0);
 }
 
 /// A checkpoint from before the rekey is signed by the old key; a later one is not.
 #[test]
 fn checkpoint_from_before_a_rekey_is_still_extended() {
-    let (bed, _, secret) = bed();
-    fs::copy(bed.stage.path("web/checkpoint"), bed.stage.path("seen")).expect("copied");
-    let new = rekey(&bed, &[]);
-    let told = bed.run_expecting(&["verify", "--since", "seen"], 0);
-    assert!(told.contains("no checkpoint of the old key") && told.contains(&format!("only the key {new} attests")), "{told}");
-    bed.export_to("web");
-    bed.run_expecting(&["verify", "web", "--key", &new, "--since", "seen"], 0);
+    let (fixture, _, secret) = bed();
+    fs::copy(fixture.stage.path("web/checkpoint"), fixture.stage.path("seen")).expect("copied");
+    let new = rekey(&fixture, &[]);
+    let output = fixture.run_expecting(&["verify", "--since", "seen"], 0);
+    assert!(output.contains("no checkpoint of the old key") && output.contains(&format!("only the key {new} attests")), "{output}");
+    fixture.export_to("web");
+    fixture.run_expecting(&["verify", "web", "--key", &new, "--since", "seen"], 0);
     // The old key turns up, and an attacker signs later entries with it.
-    let checkpoint = fs::read(bed.stage.path("web/checkpoint")).expect("there");
+    let checkpoint = fs::read(fixture.stage.path("web/checkpoint")).expect("there");
     let leaked = NoteSigner::parse(&secret).expect("a key");
     let forged = Checkpoint::parse_unverified(&checkpoint).expect("a checkpoint").sign(&leaked);
-    bed.stage.write_private("seen", &forged);
-    bed.check_broken(&["verify", "web", "--key", &new, "--since", "seen"], "seen: the note is not signed with this key");
-    let mut files = ExportFiles::read(&bed.stage.path("web"));
+    fixture.stage.write_private("seen", &forged);
+    fixture.check_broken(&["verify", "web", "--key", &new, "--since", "seen"], "seen: the note is not signed with this key");
+    let mut files = ExportFiles::read(&fixture.stage.path("web"));
     *files.file_mut("checkpoint") = forged.into_bytes();
-    files.write(&bed.stage.path("changed"));
-    let words = format!("the checkpoint is signed with {}, and the ledger records {new}", leaked.verifier());
-    bed.check_broken(&["verify", "changed", "--key", &leaked.verifier().to_string()], &words);
+    files.write(&fixture.stage.path("changed"));
+    let expected = format!("the checkpoint is signed with {}, and the ledger records {new}", leaked.verifier());
+    fixture.check_broken(&["verify", "changed", "--key", &leaked.verifier().to_string()], &expected);
     // The program does not sign with it either.
-    bed.stage.write_private("state/ledger.key", &secret);
-    bed.check_broken(&["ledger", "checkpoint"], "ledger.key is not the key that the ledger names");
+    fixture.stage.write_private("state/ledger.key", &secret);
+    fixture.check_broken(&["ledger", "checkpoint"], "ledger.key is not the key that the ledger names");
 }
 
 #[test]
 fn refuses_to_replace_an_existing_key_unless_told_to() {
-    let bed = EvidenceFixture::with_short_history();
-    bed.check_fails(&["ledger", "rekey", "--reason", "x"], 2, "this ledger has no key yet");
-    let old = bed.key();
-    let before = fs::read(bed.state_directory().join("ledger.key")).expect("there");
-    bed.check_fails(&["ledger", "rekey", "--reason", "x"], 2, "add `--replace-key`");
-    assert_eq!(fs::read(bed.state_directory().join("ledger.key")).expect("there"), before);
-    let size = bed.entry_count();
-    let new = rekey(&bed, &["--replace-key"]);
-    let told = bed.run_expecting(&["verify"], 0);
+    let fixture = EvidenceFixture::with_short_history();
+    fixture.check_fails(&["ledger", "rekey", "--reason", "x"], 2, "this ledger has no key yet");
+    let old = fixture.key();
+    let before = fs::read(fixture.state_directory().join("ledger.key")).expect("there");
+    fixture.check_fails(&["ledger", "rekey", "--reason", "x"], 2, "add `--replace-key`");
+    assert_eq!(fs::read(fixture.state_directory().join("ledger.key")).expect("there"), before);
+    let size = fixture.entry_count();
+    let new = rekey(&fixture, &["--replace-key"]);
+    let output = fixture.run_expecting(&["verify"], 0);
     assert!(
-        told.contains(&format!("the first {size} entries are attested by the old key {old} too, and from entry {size} on {new} signs")),
-        "{told}"
+        output.contains(&format!("the first {size} entries are attested by the old key {old} too, and from entry {size} on {new} signs")),
+        "{output}"
     );
-    assert!(!fs::read_dir(bed.state_directory()).expect("read").any(|file| file.expect("read").file_name() == "ledger.key.next"));
+    assert!(!fs::read_dir(fixture.state_directory()).expect("read").any(|file| file.expect("read").file_name() == "ledger.key.next"));
 }
 
 #[test]
 fn rejects_the_checkpoint_of_another_ledger_as_evidence() {
-    let (bed, ..) = bed();
+    let (fixture, ..) = bed();
     let other = EvidenceFixture::with_short_history();
     other.export_to("web");
-    bed.stage.write_private("other", &fs::read_to_string(other.stage.path("web/checkpoint")).expect("there"));
-    let size = bed.entry_count();
-    bed.check_broken(&["ledger", "rekey", "--reason", "x", "--checkpoint", "other"], "other: the note is not signed with this key");
-    assert_eq!(bed.entry_count(), size, "nothing was recorded");
-    bed.stage.write_private("notes", "notes\n");
-    bed.check_broken(&["ledger", "rekey", "--reason", "x", "--checkpoint", "notes"], "notes: this is not a signed note");
+    fixture.stage.write_private("other", &fs::read_to_string(other.stage.path("web/checkpoint")).expect("there"));
+    let size = fixture.entry_count();
+    fixture.check_broken(&["ledger", "rekey", "--reason", "x", "--checkpoint", "other"], "other: the note is not signed with this key");
+    assert_eq!(fixture.entry_count(), size, "nothing was recorded");
+    fixture.stage.write_private("notes", "notes\n");
+    fixture.check_broken(&["ledger", "rekey", "--reason", "x", "--checkpoint", "notes"], "notes: this is not a signed note");
 }
 
 /// Killed before the entry, the old state remains; killed after it, the next command installs the new key.
@@ -120,22 +123,22 @@ fn rejects_the_checkpoint_of_another_ledger_as_evidence() {
 fn killed_rekey_is_complete_or_has_no_effect() {
     let mut ends = [0, 0];
     for (call, nth) in [("linkat", 1), ("/^rename", 1)] {
-        let (bed, old, _) = bed();
-        let size = bed.entry_count();
+        let (fixture, old, _) = bed();
+        let size = fixture.entry_count();
         let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
         let strace = ["-f", "-qq", "-o", "/dev/null", "-e", &trace, "-e", &inject, env!("CARGO_BIN_EXE_converger")];
         let arguments = [&strace[..], &["ledger", "rekey", "--reason", "the disk broke"]].concat();
-        let said: CommandOutput = bed.stage.command("strace", &arguments).output().expect("strace is installed").into();
-        assert_eq!(said.code, None, "{call}: {said:?}");
-        bed.run_expecting(&["verify"], 0);
-        let is_done = bed.entry_count() > size;
+        let output: CommandOutput = fixture.stage.command("strace", &arguments).output().expect("strace is installed").into();
+        assert_eq!(output.code, None, "{call}: {output:?}");
+        fixture.run_expecting(&["verify"], 0);
+        let is_done = fixture.entry_count() > size;
         ends[usize::from(is_done)] += 1;
         if is_done {
-            assert_ne!(bed.key(), old, "{call}");
-            bed.run_expecting(&["verify"], 0);
+            assert_ne!(fixture.key(), old, "{call}");
+            fixture.run_expecting(&["verify"], 0);
         } else {
-            bed.check_fails(&["ledger", "key"], 6, "the key of this ledger is missing");
-            rekey(&bed, &[]);
+            fixture.check_fails(&["ledger", "key"], 6, "the key of this ledger is missing");
+            rekey(&fixture, &[]);
         }
     }
     assert_eq!(ends, [1, 1]);
@@ -143,25 +146,25 @@ fn killed_rekey_is_complete_or_has_no_effect() {
 
 #[test]
 fn witness_accepts_only_a_recorded_rekey() {
-    let bed = EvidenceFixture::new();
-    let plain = fs::read_to_string(bed.stage.path("converger.toml")).expect("there");
-    fs::create_dir(bed.stage.path("elsewhere")).expect("made");
-    bed.stage.write_private("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
-    bed.run_expecting(&["hold", "lab", "103", "--reason", "first"], 0);
-    let witness = bed.stage.path("elsewhere/witness");
-    let (old, seen) = (bed.key(), fs::read_to_string(&witness).expect("told"));
-    copy_state(&bed.state_directory(), &bed.stage.path("copy"));
-    fs::remove_file(bed.state_directory().join("ledger.key")).expect("removed");
-    let new = rekey(&bed, &[]);
+    let fixture = EvidenceFixture::new();
+    let plain = fs::read_to_string(fixture.stage.path("converger.toml")).expect("there");
+    fs::create_dir(fixture.stage.path("elsewhere")).expect("made");
+    fixture.stage.write_private("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
+    fixture.run_expecting(&["hold", "lab", "103", "--reason", "first"], 0);
+    let witness = fixture.stage.path("elsewhere/witness");
+    let (old, seen) = (fixture.key(), fs::read_to_string(&witness).expect("told"));
+    copy_state(&fixture.state_directory(), &fixture.stage.path("copy"));
+    fs::remove_file(fixture.state_directory().join("ledger.key")).expect("removed");
+    let new = rekey(&fixture, &[]);
     // The witness had seen the old key's last checkpoint, which is kept.
-    let told = bed.run_expecting(&["verify"], 0);
-    assert!(told.contains(&format!("entries are attested by the old key {old} too")), "{told}");
+    let output = fixture.run_expecting(&["verify"], 0);
+    assert!(output.contains(&format!("entries are attested by the old key {old} too")), "{output}");
     assert_ne!(fs::read_to_string(&witness).expect("told"), seen);
     // The witness was not updated in time: the recorded entry explains why its checkpoint has another key.
     fs::write(&witness, &seen).expect("written");
-    bed.run_expecting(&["hold", "lab", "102", "--reason", "second"], 0);
-    assert_eq!(bed.key(), new);
+    fixture.run_expecting(&["hold", "lab", "102", "--reason", "second"], 0);
+    assert_eq!(fixture.key(), new);
     // The state from before the rekey does not know the new key and is not used.
-    bed.restore_state(&bed.stage.path("copy"));
-    bed.check_fails(&["hold", "lab", "101", "--reason", "third"], 6, "the witness");
+    fixture.restore_state(&fixture.stage.path("copy"));
+    fixture.check_fails(&["hold", "lab", "101", "--reason", "third"], 6, "the witness");
 }

@@ -28,15 +28,15 @@ const GROUP: u64 = 80;
 fn random_decision(number: u64) -> DecisionRecord {
     let rng = &mut Rng::new(SEED ^ (number << 20));
     let mut inputs = TestWorld::random_small(rng).parse().unwrap_or_else(|faults| panic!("{number}: {faults:?}"));
-    let mut grips = Vec::new();
+    let mut blocks = Vec::new();
     for guest in inputs.desired.guests() {
         match rng.below(8) {
-            0 => grips.push(GuestBlock { vmid: guest.vmid, by: BlockedBy::Person { by: "ann".into(), reason: "a \"look\"\n".into() } }),
-            1 => grips.push(GuestBlock { vmid: guest.vmid, by: BlockedBy::Operation("op-1".into()) }),
+            0 => blocks.push(GuestBlock { vmid: guest.vmid, by: BlockedBy::Person { by: "ann".into(), reason: "a \"look\"\n".into() } }),
+            1 => blocks.push(GuestBlock { vmid: guest.vmid, by: BlockedBy::Operation("op-1".into()) }),
             _ => (),
         }
     }
-    let mut rules: Rules = (*inputs.rules).clone().with_blocks(grips);
+    let mut rules: Rules = (*inputs.rules).clone().with_blocks(blocks);
     if rng.one_in(2) {
         let host = MachineIdentity::new(["bc:24:11:00:00:01".into()], ["00112233-4455-6677-8899-AABBCCDDEEFF".into()]);
         rules = rules.with_machine(if rng.one_in(2) { host.with_device() } else { host.with_unreadable([MachineMark::HardwareAddresses]) });
@@ -60,13 +60,13 @@ fn run_name(number: u64) -> String {
 }
 
 /// The writes of a refused run.
-fn refused_run_writes(number: u64, kept: DecisionRecord) -> Vec<StoreWrite> {
+fn refused_run_writes(number: u64, record: DecisionRecord) -> Vec<StoreWrite> {
     let (id, at_ms) = (RunId::new(&run_name(number)).expect("an id"), 1_794_700_800_000 + number);
     let environment = EnvironmentName::new("lab").expect("a name");
-    let run = RunStart { id: id.clone(), environment, plan: kept.plan, by: "ann".into(), at_ms, boot: None };
-    let mut writes: Vec<StoreWrite> = kept.blobs.into_iter().map(StoreWrite::blob).collect();
-    writes.push(StoreWrite::RunStarted { run, inputs: Box::new(kept.inputs) });
-    writes.push(StoreWrite::decision(LedgerEntry::PlanMade { run: id.clone(), plan: kept.plan, judgement: kept.judgement, at_ms }));
+    let run = RunStart { id: id.clone(), environment, plan: record.plan, by: "ann".into(), at_ms, boot: None };
+    let mut writes: Vec<StoreWrite> = record.blobs.into_iter().map(StoreWrite::blob).collect();
+    writes.push(StoreWrite::RunStarted { run, inputs: Box::new(record.inputs) });
+    writes.push(StoreWrite::decision(LedgerEntry::PlanMade { run: id.clone(), plan: record.plan, judgement: record.judgement, at_ms }));
     writes.push(StoreWrite::RunEnded { id, end: OperationEnd::Refused, at_ms });
     writes
 }
@@ -78,9 +78,9 @@ fn record_decisions(state: &Path, count: u64) -> Vec<(Digest, Digest)> {
     for first in (0..count).step_by(usize::try_from(GROUP).expect("small")) {
         let mut batch = Vec::new();
         for number in first..count.min(first + GROUP) {
-            let kept = random_decision(number);
-            digests.push((kept.plan, kept.judgement));
-            batch.extend(refused_run_writes(number, kept));
+            let record = random_decision(number);
+            digests.push((record.plan, record.judgement));
+            batch.extend(refused_run_writes(number, record));
         }
         let _ = block_on(store.commit(Batch::new(batch))).expect("written");
     }
@@ -88,8 +88,8 @@ fn record_decisions(state: &Path, count: u64) -> Vec<(Digest, Digest)> {
 }
 
 /// Runs the program in another directory without the variables of this process.
-fn run_elsewhere(room: &Path, state: &Path, arguments: &[&str]) -> CommandOutput {
-    let elsewhere = room.join("\u{131}rak");
+fn run_elsewhere(directory: &Path, state: &Path, arguments: &[&str]) -> CommandOutput {
+    let elsewhere = directory.join("\u{131}rak");
     std::fs::create_dir_all(&elsewhere).expect("made");
     let mut program = Command::new(env!("CARGO_BIN_EXE_converger"));
     program.args(arguments).current_dir(elsewhere).env_clear().env("STATE_DIRECTORY", state).env("USER", "bob");
@@ -97,68 +97,68 @@ fn run_elsewhere(room: &Path, state: &Path, arguments: &[&str]) -> CommandOutput
     program.output().expect("it starts").into()
 }
 
-fn parse_output(said: &CommandOutput) -> Value {
-    serde_json::from_str(&said.out).unwrap_or_else(|_| panic!("{said:?}"))
+fn parse_output(output: &CommandOutput) -> Value {
+    serde_json::from_str(&output.out).unwrap_or_else(|_| panic!("{output:?}"))
 }
 
 #[test]
 fn reproduces_ten_thousand_decisions_in_another_process_locale_and_time_zone() {
-    let room = tempfile::tempdir().expect("a directory");
-    let (state, candidate) = (room.path().join("state"), room.path().join("candidate.toml"));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (state, candidate) = (directory.path().join("state"), directory.path().join("candidate.toml"));
     let digests = record_decisions(&state, DECISIONS);
     let distinct: std::collections::BTreeSet<_> = digests.iter().collect();
     println!("{DECISIONS} decisions, {} of them distinct; seed {SEED}", distinct.len());
     assert!(distinct.len() as u64 > DECISIONS * 9 / 10);
     std::fs::write(&candidate, "").expect("written");
-    let said = run_elsewhere(room.path(), &state, &["backtest", "--json", "--config", &candidate.display().to_string()]);
-    assert!(matches!(said.code, Some(0 | 4)), "{:?} {}", said.code, said.err);
-    let weighed = parse_output(&said);
-    assert_eq!((&weighed["weighed"], &weighed["unread"]), (&Value::from(DECISIONS), &Value::Array(Vec::new())));
+    let output = run_elsewhere(directory.path(), &state, &["backtest", "--json", "--config", &candidate.display().to_string()]);
+    assert!(matches!(output.code, Some(0 | 4)), "{:?} {}", output.code, output.err);
+    let backtest_report = parse_output(&output);
+    assert_eq!((&backtest_report["weighed"], &backtest_report["unread"]), (&Value::from(DECISIONS), &Value::Array(Vec::new())));
     for number in (0..DECISIONS).step_by(997) {
-        let said = run_elsewhere(room.path(), &state, &["reproduce", &run_name(number), "--json"]);
-        assert_eq!(said.code, Some(0), "{said:?}");
+        let output = run_elsewhere(directory.path(), &state, &["reproduce", &run_name(number), "--json"]);
+        assert_eq!(output.code, Some(0), "{output:?}");
         let (plan, judgement) = &digests[usize::try_from(number).expect("small")];
-        let again = parse_output(&said);
+        let again = parse_output(&output);
         assert_eq!((&again["same"], &again["run"]), (&Value::Bool(true), &Value::from(run_name(number))));
         assert_eq!((&again["plan"], &again["judgement"]), (&Value::from(plan.to_string()), &Value::from(judgement.to_string())));
     }
-    let said = run_elsewhere(room.path(), &state, &["verify"]);
-    assert_eq!(said.code, Some(0), "{said:?}");
+    let output = run_elsewhere(directory.path(), &state, &["verify"]);
+    assert_eq!(output.code, Some(0), "{output:?}");
 }
 
 /// The last run is used, and the output says that there are others.
 #[test]
 fn reproduce_names_the_run_when_several_made_the_plan() {
-    let room = tempfile::tempdir().expect("a directory");
-    let state = room.path().join("state");
+    let directory = tempfile::tempdir().expect("a directory");
+    let state = directory.path().join("state");
     let store = SqliteStore::open(&state, StoreSettings::new(|fatal| panic!("{fatal}"))).expect("opens");
     for number in [5, 6, 7] {
         let _ = block_on(store.commit(Batch::new(refused_run_writes(number, random_decision(1))))).expect("written");
     }
     drop(store);
     let plan = random_decision(1).plan.to_string();
-    let said = run_elsewhere(room.path(), &state, &["reproduce", &plan]);
-    assert_eq!(said.code, Some(0), "{said:?}");
-    for words in
+    let output = run_elsewhere(directory.path(), &state, &["reproduce", &plan]);
+    assert_eq!(output.code, Some(0), "{output:?}");
+    for expected in
         ["run-7 in lab", "2 earlier runs made the same plan, the last of them run-6; this is the newest: name a run for another one"]
     {
-        assert!(said.out.contains(words), "`{words}`: {said:?}");
+        assert!(output.out.contains(expected), "`{expected}`: {output:?}");
     }
-    let again = parse_output(&run_elsewhere(room.path(), &state, &["reproduce", &plan, "--json"]));
+    let again = parse_output(&run_elsewhere(directory.path(), &state, &["reproduce", &plan, "--json"]));
     assert_eq!((&again["run"], &again["also"]), (&"run-7".into(), &serde_json::json!(["run-5", "run-6"])), "{again}");
-    let named = run_elsewhere(room.path(), &state, &["reproduce", "run-6"]);
+    let named = run_elsewhere(directory.path(), &state, &["reproduce", "run-6"]);
     assert!(named.out.contains("run-6 in lab") && !named.out.contains("made the same plan"), "{named:?}");
-    let explained = run_elsewhere(room.path(), &state, &["explain", &plan]);
+    let explained = run_elsewhere(directory.path(), &state, &["explain", &plan]);
     assert!(explained.out.contains("2 earlier runs made the same plan"), "{explained:?}");
 }
 
 #[test]
 fn explain_diff_and_reproduce_accept_the_first_digits_of_a_digest() {
-    let room = tempfile::tempdir().expect("a directory");
-    let state = room.path().join("state");
+    let directory = tempfile::tempdir().expect("a directory");
+    let state = directory.path().join("state");
     record_decisions(&state, 3);
     let (plan, other) = (random_decision(1).plan.to_string(), random_decision(2).plan.to_string());
-    let said = |arguments: &[&str]| run_elsewhere(room.path(), &state, arguments);
+    let said = |arguments: &[&str]| run_elsewhere(directory.path(), &state, arguments);
     for short in [&plan[..19], &plan[..13], &plan["sha256:".len()..13]] {
         let reproduced = said(&["reproduce", short]);
         assert_eq!(reproduced.code, Some(0), "{reproduced:?}");
@@ -181,28 +181,29 @@ fn explain_diff_and_reproduce_accept_the_first_digits_of_a_digest() {
 /// not counted.
 #[test]
 fn detects_a_plan_that_its_inputs_do_not_give() {
-    let room = tempfile::tempdir().expect("a directory");
-    let (state, candidate) = (room.path().join("state"), room.path().join("candidate.toml"));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (state, candidate) = (directory.path().join("state"), directory.path().join("candidate.toml"));
     record_decisions(&state, 3);
     let store = SqliteStore::open(&state, StoreSettings::new(|fatal| panic!("{fatal}"))).expect("opens");
-    let mut kept = random_decision(3);
-    let body = kept.blobs.iter_mut().find(|bytes| Digest::of_bytes(bytes) == kept.plan).expect("the plan");
+    let mut record = random_decision(3);
+    let body = record.blobs.iter_mut().find(|bytes| Digest::of_bytes(bytes) == record.plan).expect("the plan");
     let at = body.windows(3).position(|part| part == b"lab").expect("an environment");
     body[at] = b'x';
-    kept.plan = Digest::of_bytes(body);
-    let _ = block_on(store.commit(Batch::new(refused_run_writes(3, kept)))).expect("written");
-    let mut lost = random_decision(4);
-    lost.blobs.retain(|bytes| Digest::of_bytes(bytes) != lost.inputs.observation);
-    let _ = block_on(store.commit(Batch::new(refused_run_writes(4, lost)))).expect("written");
+    record.plan = Digest::of_bytes(body);
+    let _ = block_on(store.commit(Batch::new(refused_run_writes(3, record)))).expect("written");
+    let mut incomplete_record = random_decision(4);
+    incomplete_record.blobs.retain(|bytes| Digest::of_bytes(bytes) != incomplete_record.inputs.observation);
+    let _ = block_on(store.commit(Batch::new(refused_run_writes(4, incomplete_record)))).expect("written");
     drop(store);
-    let forged = run_elsewhere(room.path(), &state, &["reproduce", "run-3"]);
+    let forged = run_elsewhere(directory.path(), &state, &["reproduce", "run-3"]);
     assert_eq!(forged.code, Some(6), "{forged:?}");
     assert!(forged.err.contains("error[determinism-breach]: the decision of run run-3: "), "{forged:?}");
-    let missing = run_elsewhere(room.path(), &state, &["reproduce", "run-4"]);
+    let missing = run_elsewhere(directory.path(), &state, &["reproduce", "run-4"]);
     assert_eq!(missing.code, Some(6), "{missing:?}");
     assert!(missing.err.contains("error[evidence-missing]: the decision of run run-4: "), "{missing:?}");
     std::fs::write(&candidate, "").expect("written");
-    let weighed = parse_output(&run_elsewhere(room.path(), &state, &["backtest", "--json", "--config", &candidate.display().to_string()]));
-    let unread: Vec<&Value> = weighed["unread"].as_array().expect("a list").iter().map(|row| &row["run"]).collect();
-    assert_eq!((&weighed["weighed"], unread), (&Value::from(3), vec![&Value::from("run-3"), &Value::from("run-4")]));
+    let backtest_report =
+        parse_output(&run_elsewhere(directory.path(), &state, &["backtest", "--json", "--config", &candidate.display().to_string()]));
+    let unread: Vec<&Value> = backtest_report["unread"].as_array().expect("a list").iter().map(|row| &row["run"]).collect();
+    assert_eq!((&backtest_report["weighed"], unread), (&Value::from(3), vec![&Value::from("run-3"), &Value::from("run-4")]));
 }

@@ -35,11 +35,11 @@ impl SecretFixture {
             "flavour: 9\ncluster: lab\nnodes: {{ pve1: {{}}, pve2: {{}} }}\ntokens: {{ 'root@pam!lab': {{ secret: {SECRET}, full: true }} }}\n\
              guests:\n  - {{ vmid: 101, kind: qemu, node: pve1, name: web-1 }}\n  - {{ vmid: 102, kind: qemu, node: pve2, name: web-2 }}\n{faults}"
         );
-        let stage = ApplyFixture::with_world(&world, STARTS, ClockMode::Virtual { step_ms: 100 }, None);
-        stage.write_private("wrong", &format!("{WRONG_SECRET}\n"));
-        fs::create_dir(stage.path("credentials")).expect("made");
-        stage.write_private("credentials/lab-credential", &format!("{SECRET}\n"));
-        let config = fs::read_to_string(stage.path("converger.toml")).expect("there");
+        let fixture = ApplyFixture::with_world(&world, STARTS, ClockMode::Virtual { step_ms: 100 }, None);
+        fixture.write_private("wrong", &format!("{WRONG_SECRET}\n"));
+        fs::create_dir(fixture.path("credentials")).expect("made");
+        fixture.write_private("credentials/lab-credential", &format!("{SECRET}\n"));
+        let config = fs::read_to_string(fixture.path("converger.toml")).expect("there");
         let sources = [
             ("env", "env = \"PVE_SECRET\""),
             ("file", "file = \"secret\""),
@@ -47,9 +47,9 @@ impl SecretFixture {
             ("wrong", "file = \"wrong\""),
         ];
         for (name, source) in sources {
-            stage.write_private(&format!("{name}.toml"), &config.replace("file = \"secret\"", source));
+            fixture.write_private(&format!("{name}.toml"), &config.replace("file = \"secret\"", source));
         }
-        Self { stage, canaries: [SECRET, WRONG_SECRET].map(SecretCanary::new), command_count: 0, output: Vec::new() }
+        Self { stage: fixture, canaries: [SECRET, WRONG_SECRET].map(SecretCanary::new), command_count: 0, output: Vec::new() }
     }
 
     fn program(&self, arguments: &[&str]) -> Command {
@@ -61,29 +61,29 @@ impl SecretFixture {
     /// Runs a command with any result; checks that its output has no secret.
     #[track_caller]
     fn run(&mut self, arguments: &[&str]) -> CommandOutput {
-        let said: CommandOutput = self.program(arguments).output().expect("it starts").into();
-        self.check_output(arguments, &said);
-        said
+        let output: CommandOutput = self.program(arguments).output().expect("it starts").into();
+        self.check_output(arguments, &output);
+        output
     }
 
     #[track_caller]
-    fn check_output(&mut self, arguments: &[&str], said: &CommandOutput) {
+    fn check_output(&mut self, arguments: &[&str], output: &CommandOutput) {
         self.command_count += 1;
-        self.output.extend([said.out.as_bytes(), said.err.as_bytes()].concat());
+        self.output.extend([output.out.as_bytes(), output.err.as_bytes()].concat());
         for canary in &self.canaries {
-            for text in [&said.out, &said.err] {
-                assert_eq!(canary.find_forms(text.as_bytes()), Vec::<&str>::new(), "{arguments:?}: {said:?}");
+            for text in [&output.out, &output.err] {
+                assert_eq!(canary.find_forms(text.as_bytes()), Vec::<&str>::new(), "{arguments:?}: {output:?}");
             }
         }
-        assert!(!said.err.contains("panicked"), "{arguments:?}: {said:?}");
+        assert!(!output.err.contains("panicked"), "{arguments:?}: {output:?}");
     }
 
     /// Runs a command that must end with this code.
     #[track_caller]
     fn run_expecting(&mut self, code: i32, arguments: &[&str]) -> String {
-        let said = self.run(arguments);
-        assert_eq!(said.code, Some(code), "{arguments:?}: {said:?}");
-        said.out
+        let output = self.run(arguments);
+        assert_eq!(output.code, Some(code), "{arguments:?}: {output:?}");
+        output.out
     }
 
     /// Checks every byte of every file that a person did not write.
@@ -131,17 +131,17 @@ fn run_deciding_commands(watched: &mut SecretFixture, config: &str) {
     let with = |arguments: &[&'static str]| -> Vec<String> {
         arguments.iter().map(|own| (*own).to_owned()).chain(["--config".into(), config.to_owned()]).collect()
     };
-    let mut told = |code, arguments: &[&'static str]| {
+    let mut run_checked = |code, arguments: &[&'static str]| {
         let arguments = with(arguments);
         watched.run_expecting(code, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
     };
-    told(0, &["hold", "lab", "101", "--reason", "a look"]);
-    told(3, &["apply", "desired.yaml"]);
-    told(0, &["release", "lab", "101"]);
-    told(0, &["freeze", "lab", "--reason", "a move"]);
-    told(3, &["apply", "desired.yaml"]);
-    told(0, &["thaw", "lab"]);
-    let plan: Value = serde_json::from_str(&told(4, &["plan", "desired.yaml", "--json"])).expect("JSON");
+    run_checked(0, &["hold", "lab", "101", "--reason", "a look"]);
+    run_checked(3, &["apply", "desired.yaml"]);
+    run_checked(0, &["release", "lab", "101"]);
+    run_checked(0, &["freeze", "lab", "--reason", "a move"]);
+    run_checked(3, &["apply", "desired.yaml"]);
+    run_checked(0, &["thaw", "lab"]);
+    let plan: Value = serde_json::from_str(&run_checked(4, &["plan", "desired.yaml", "--json"])).expect("JSON");
     let digest = plan["digest"].as_str().expect("a digest").to_owned();
     watched.run_expecting(0, &["apply", "desired.yaml", "--config", config, "--confirm", &digest]);
     let list = watched.run_expecting(0, &["ops", "list", "lab", "--json", "--config", config]);
@@ -194,17 +194,17 @@ fn c9_no_secret_is_in_the_wal_of_a_killed_apply() {
         "flavour: 9\ncluster: lab\nnodes: {{ pve1: {{}} }}\ntokens: {{ 'root@pam!lab': {{ secret: {SECRET}, full: true }} }}\npace: {{ start_ms: 100000 }}\n\
          guests:\n  - {{ vmid: 101, kind: qemu, node: pve1, name: web-1 }}\n  - {{ vmid: 102, kind: qemu, node: pve1, name: web-2 }}\n"
     );
-    let stage = ApplyFixture::with_world(&world, STARTS, ClockMode::Virtual { step_ms: 0 }, None);
-    let mut apply = stage.start_apply();
+    let fixture = ApplyFixture::with_world(&world, STARTS, ClockMode::Virtual { step_ms: 0 }, None);
+    let mut apply = fixture.start_apply();
     apply.wait_for("101 qemu web-1 start: sent");
     apply.signal("KILL");
-    let (code, said) = apply.wait_for_end();
-    assert_eq!(code, None, "{said}");
-    let log = fs::metadata(stage.path("state/converger.db-wal")).expect("a log is left");
+    let (code, output) = apply.wait_for_end();
+    assert_eq!(code, None, "{output}");
+    let log = fs::metadata(fixture.path("state/converger.db-wal")).expect("a log is left");
     assert!(log.len() > 0);
     let canary = SecretCanary::new(SECRET);
-    assert_eq!(canary.find_forms(said.as_bytes()), Vec::<&str>::new());
-    assert_eq!(canary.find_in_files(stage.directory.path(), &SECRET_FILES), Vec::<String>::new());
+    assert_eq!(canary.find_forms(output.as_bytes()), Vec::<&str>::new());
+    assert_eq!(canary.find_in_files(fixture.directory.path(), &SECRET_FILES), Vec::<String>::new());
 }
 
 /// A rejected token, with and without a server that echoes the request in each part of a response.
@@ -250,8 +250,8 @@ fn c9_wrong_secret_is_reported_without_it() {
         &["doctor"],
     ] {
         let arguments = [arguments, &["--config", "wrong.toml"]].concat();
-        let said = watched.run(&arguments);
-        assert!(matches!(said.code, Some(1 | 3)), "{arguments:?}: {said:?}");
+        let output = watched.run(&arguments);
+        assert!(matches!(output.code, Some(1 | 3)), "{arguments:?}: {output:?}");
     }
     watched.check_files(&[]);
 }
@@ -283,8 +283,8 @@ fn c9_secret_in_the_wrong_place_is_not_repeated() {
             &["hold", "lab", "101", "--reason", "x"],
         ] {
             let arguments = [arguments, &["--config", "mistaken.toml"]].concat();
-            let said = watched.run(&arguments);
-            assert!(matches!(said.code, Some(1 | 2)), "{arguments:?}: {said:?}\n{text}");
+            let output = watched.run(&arguments);
+            assert!(matches!(output.code, Some(1 | 2)), "{arguments:?}: {output:?}\n{text}");
         }
     }
     watched.stage.write_private("secret", &format!("PVEAPIToken=root@pam!lab={SECRET}\n"));

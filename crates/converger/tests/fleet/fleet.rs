@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use converger_adapters::proxmox::actuator::{CallerIdentity, ProxmoxActuator as ProxmoxHand};
+use converger_adapters::proxmox::actuator::{CallerIdentity, ProxmoxActuator};
 use converger_adapters::proxmox::client::{NodePermit, ProxmoxSession, ProxmoxTransport, TokenId};
 use converger_adapters::proxmox::codec::{HttpRequest, HttpResponse, ProxmoxFailure};
 use converger_adapters::proxmox::observe::{self, ObservationRequest, ReadSet};
@@ -114,26 +114,26 @@ impl Fleet {
         let session = ProxmoxSession::new(yard.clone());
         let approved = approve_plan(&session, &desired, yard.now_ms()).await;
         let caller = CallerIdentity { token: TokenId::new(TOKEN).unwrap_or_else(|| panic!("a token")), cluster: Some("fleet".into()) };
-        let hand = Arc::new(FleetActuator(ProxmoxHand::new(session, caller)));
+        let actuator = Arc::new(FleetActuator(ProxmoxActuator::new(session, caller)));
         let store = Arc::new(store);
         let (_says, hears) = watch::channel(RunSignal::Continue);
         let environment = EnvironmentName::new("fleet").unwrap_or_else(|| panic!("a name"));
         let (executor, task) = Executor::new(environment, Arc::clone(&store), Arc::new(yard), self.limits, hears);
         tokio::spawn(task);
         let run = record_run(&*store, &approved).await;
-        let (began, before) = (Instant::now(), hand.0.request_count());
+        let (began, before) = (Instant::now(), actuator.0.request_count());
         let submission = RunSubmission {
             plan: approved,
             run,
             ids: Box::new(|number| OperationId::new(&format!("fleet-{number}"))),
-            actuator: Arc::clone(&hand),
+            actuator: Arc::clone(&actuator),
             options: RunOptions::default(),
             on_notice: Box::new(|_| ()),
         };
         let slot = executor.reserve_slot().unwrap_or_else(|error| panic!("{error}"));
         let report = executor.submit(slot, submission).wait().await.unwrap_or_else(|error| panic!("{error}"));
         let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        FleetResult { report, took_ms, requests: hand.0.request_count() - before }
+        FleetResult { report, took_ms, requests: actuator.0.request_count() - before }
     }
 
     fn setting(&self) -> WorldSpec {
@@ -143,15 +143,15 @@ impl Fleet {
             state: Some("stopped".to_owned()),
             ..GuestSpec::new(1_000 + index, LabGuestKind::Qemu, &node(index))
         };
-        let mut setting = WorldSpec {
+        let mut spec = WorldSpec {
             cluster: Some("fleet".to_owned()),
             nodes: (0..self.nodes).map(|index| (node(index), NodeSpec::default())).collect(),
             guests: (0..self.guests).map(guest).collect(),
             tokens: [(TOKEN.to_owned(), TokenSpec { secret: SECRET.to_owned(), full: true, expire_s: 0 })].into(),
             ..WorldSpec::default()
         };
-        setting.pace.start_ms = self.start_ms;
-        setting
+        spec.pace.start_ms = self.start_ms;
+        spec
     }
 
     fn desired(&self) -> Desired {
@@ -172,8 +172,8 @@ impl FleetResult {
 /// Observes, plans, judges and approves, as a person at a terminal would.
 async fn approve_plan(session: &ProxmoxSession<FleetLab>, desired: &Desired, now_ms: u64) -> ApprovedPlan {
     let environment = EnvironmentName::new("fleet").unwrap_or_else(|| panic!("a name"));
-    let (scope, needs) = (desired.scope(), ReadSet::for_desired(desired));
-    let question = ObservationRequest { environment: &environment, cluster: Some("fleet"), token: TOKEN, scope: &scope, needs: &needs };
+    let (scope, read_set) = (desired.scope(), ReadSet::for_desired(desired));
+    let question = ObservationRequest { environment: &environment, cluster: Some("fleet"), token: TOKEN, scope: &scope, needs: &read_set };
     let mut observation = observe::take_reading(session, &question).await.unwrap_or_else(|unread| panic!("{unread}")).observation;
     observation.taken_at = Some(START_TIME.into());
     let seen = Arc::new(observation.into_scoped(&scope));
@@ -206,9 +206,9 @@ struct FleetLab {
 }
 
 impl FleetLab {
-    fn new(setting: &WorldSpec) -> Self {
-        let world = World::new(setting).unwrap_or_else(|error| panic!("{error}"));
-        Self { world: Arc::new(Mutex::new(world)), began: Instant::now(), start_ms: setting.start_ms }
+    fn new(spec: &WorldSpec) -> Self {
+        let world = World::new(spec).unwrap_or_else(|error| panic!("{error}"));
+        Self { world: Arc::new(Mutex::new(world)), began: Instant::now(), start_ms: spec.start_ms }
     }
 }
 
@@ -254,16 +254,16 @@ struct FleetActuator(ProxmoxActuator<FleetLab>);
 impl Actuator for FleetActuator {
     type Permit = NodePermit;
 
-    async fn acquire_permit(&self, place: GuestAddress) -> Result<NodePermit, EnvFault> {
-        self.0.acquire_permit(&place).await
+    async fn acquire_permit(&self, address: GuestAddress) -> Result<NodePermit, EnvFault> {
+        self.0.acquire_permit(&address).await
     }
 
-    async fn send(&self, turn: NodePermit, ask: EnvRequest) -> EnvResponse {
-        self.0.send_with_permit(turn, &ask).await
+    async fn send(&self, permit: NodePermit, request: EnvRequest) -> EnvResponse {
+        self.0.send_with_permit(permit, &request).await
     }
 
-    async fn request(&self, ask: EnvRequest) -> EnvResponse {
-        self.0.request(&ask).await
+    async fn request(&self, request: EnvRequest) -> EnvResponse {
+        self.0.request(&request).await
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct ShiftedClock {
 impl ShiftedClock {
     pub(crate) fn new() -> Result<Self, String> {
         compile_shim()?;
-        tempfile::tempdir().map(|room| Self { room }).map_err(|error| error.to_string())
+        tempfile::tempdir().map(|directory| Self { room: directory }).map_err(|error| error.to_string())
     }
 
     /// Sets the offset to this machine's clock in seconds.
@@ -46,11 +46,11 @@ impl ShiftedClock {
 fn compile_shim() -> Result<&'static Path, String> {
     static SHIM: OnceLock<Result<(TempDir, PathBuf), String>> = OnceLock::new();
     let shim = SHIM.get_or_init(|| {
-        let room = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let path = room.path().join("clock.so");
+        let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let path = directory.path().join("clock.so");
         let output = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&path).arg(SOURCE).output();
         let output = output.map_err(|error| format!("`cc` is needed for a story with a clock of its own: {error}"))?;
-        if output.status.success() { Ok((room, path)) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+        if output.status.success() { Ok((directory, path)) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
     });
     shim.as_ref().map(|(_, path)| path.as_path()).map_err(Clone::clone)
 }

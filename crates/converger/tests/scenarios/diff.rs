@@ -1,9 +1,9 @@
 //! A line diff of two texts, with some context.
 
 /// The differing lines, each with its sign.
-pub(crate) fn diff_lines(expected: &str, got: &str) -> String {
+pub(crate) fn diff_lines(expected: &str, actual: &str) -> String {
     const AROUND: usize = 2;
-    let lines = line_edits(&expected.lines().collect::<Vec<_>>(), &got.lines().collect::<Vec<_>>());
+    let lines = line_edits(&expected.lines().collect::<Vec<_>>(), &actual.lines().collect::<Vec<_>>());
     let is_near = |at: usize| {
         let mut around = lines.iter().skip(at.saturating_sub(AROUND)).take(at.min(AROUND) + AROUND + 1);
         around.any(|(sign, _)| *sign != ' ')

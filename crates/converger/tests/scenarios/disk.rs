@@ -32,16 +32,18 @@ const NAMESPACE_OPTIONS: [(&[&str], &[&str]); 2] =
 
 impl TestDisk {
     /// Mounts a disk of this size on a subdirectory of `room`, which is created if necessary.
-    pub(crate) fn mount(room: &Path, name: &str, kibibytes: u32) -> Result<Self, String> {
-        let place = room.join(name);
-        fs::create_dir_all(&place).map_err(|error| format!("{name}: {error}"))?;
+    pub(crate) fn mount(directory: &Path, name: &str, kibibytes: u32) -> Result<Self, String> {
+        let mount_point = directory.join(name);
+        fs::create_dir_all(&mount_point).map_err(|error| format!("{name}: {error}"))?;
         let mut tried = Vec::new();
         for (leave, enter) in NAMESPACE_OPTIONS {
-            match spawn_mount_holder(leave, &place, kibibytes) {
-                Ok(keeper) => {
-                    let mounted =
-                        Path::new("/proc").join(keeper.id().to_string()).join("root").join(place.strip_prefix("/").unwrap_or(&place));
-                    return Ok(Self { mount_holder: keeper, enter, directory: room.to_owned(), mounted });
+            match spawn_mount_holder(leave, &mount_point, kibibytes) {
+                Ok(mount_holder) => {
+                    let mounted = Path::new("/proc")
+                        .join(mount_holder.id().to_string())
+                        .join("root")
+                        .join(mount_point.strip_prefix("/").unwrap_or(&mount_point));
+                    return Ok(Self { mount_holder, enter, directory: directory.to_owned(), mounted });
                 }
                 Err(error) => tried.push(format!("`unshare {}`: {error}", leave.join(" "))),
             }
@@ -82,9 +84,10 @@ impl TestDisk {
 
     /// Remounts the disk read-only or writable.
     pub(crate) fn remount(&self, option: &str) -> Result<(), String> {
-        let place = self.directory.join(self.mounted.file_name().unwrap_or_default());
+        let mount_point = self.directory.join(self.mounted.file_name().unwrap_or_default());
         let mut mount = self.command_in_namespace();
-        let output = mount.args(["mount", "-o", &format!("remount,{option}")]).arg(place).output().map_err(|error| error.to_string())?;
+        let output =
+            mount.args(["mount", "-o", &format!("remount,{option}")]).arg(mount_point).output().map_err(|error| error.to_string())?;
         if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
     }
 
@@ -96,14 +99,14 @@ impl TestDisk {
 }
 
 /// A process that has mounted the disk and waits until it is not needed any more.
-fn spawn_mount_holder(leave: &[&str], place: &Path, kibibytes: u32) -> Result<Child, String> {
+fn spawn_mount_holder(leave: &[&str], mount_point: &Path, kibibytes: u32) -> Result<Child, String> {
     let script = format!("mount -t tmpfs -o size={kibibytes}k,mode=0700 tmpfs \"$0\" && echo ready && exec cat");
     let mut command = Command::new("unshare");
-    command.args(leave).args(["--propagation", "private", "--", "/bin/sh", "-c", &script]).arg(place);
+    command.args(leave).args(["--propagation", "private", "--", "/bin/sh", "-c", &script]).arg(mount_point);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| error.to_string())?;
     let mut line = String::new();
-    let read = child.stdout.take().map(|said| BufReader::new(said).read_line(&mut line));
+    let read = child.stdout.take().map(|stdout| BufReader::new(stdout).read_line(&mut line));
     if matches!(read, Some(Ok(_))) && line == "ready\n" {
         return Ok(child);
     }
@@ -120,11 +123,11 @@ impl Drop for TestDisk {
 
 #[test]
 fn disk_fills_becomes_read_only_and_is_unmounted() {
-    let room = tempfile::tempdir().expect("a directory");
-    let disk = TestDisk::mount(room.path(), "state", 64).expect("mounted");
+    let directory = tempfile::tempdir().expect("a directory");
+    let disk = TestDisk::mount(directory.path(), "state", 64).expect("mounted");
     let own = disk.mounted().join("own");
     fs::write(&own, "x").expect("there is room");
-    assert!(!room.path().join("state/own").exists(), "nobody else sees it");
+    assert!(!directory.path().join("state/own").exists(), "nobody else sees it");
     disk.fill(0).expect("filled");
     let error = fs::write(disk.mounted().join("other"), [1; 4096]).expect_err("it is full");
     assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);

@@ -17,8 +17,8 @@ const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const STEP_MS: u64 = 100;
 
 /// Parses the clock of a scenario: milliseconds per request, or `real` for scenarios that compare clocks.
-pub(crate) fn parse_clock(wish: Option<&str>) -> Result<ClockMode, String> {
-    match wish {
+pub(crate) fn parse_clock(text: Option<&str>) -> Result<ClockMode, String> {
+    match text {
         None => Ok(ClockMode::Virtual { step_ms: STEP_MS }),
         Some("real") => Ok(ClockMode::Real { speed: 1 }),
         Some(step) => step.parse().map(|step_ms| ClockMode::Virtual { step_ms }).map_err(|error| format!("commands: @clock: {error}")),
@@ -45,26 +45,26 @@ pub(crate) struct ScenarioLab {
 impl ScenarioLab {
     /// Serves the world that `text` describes. `watcher` sees every request.
     pub(crate) fn start(prefix: &'static str, text: &str, clock: ClockMode, watcher: Option<RequestWatcher>) -> Result<Self, String> {
-        let setting = WorldSpec::from_yaml(text)?;
-        let strange = ApiViolations::default();
-        let watcher = Some(verifying_watcher(setting.flavour, watcher, Arc::clone(&strange)));
-        let names = setting.nodes.keys().map(String::as_str);
+        let spec = WorldSpec::from_yaml(text)?;
+        let violations = ApiViolations::default();
+        let watcher = Some(verifying_watcher(spec.flavour, watcher, Arc::clone(&violations)));
+        let names = spec.nodes.keys().map(String::as_str);
         let identity = LabCertificates::new(names, LOOPBACK).map_err(|error| error.to_string())?;
         let (fingerprint, authority) = (identity.fingerprint(), identity.authority_pem().to_owned());
-        let (secrets, now_ms) = (setting.tokens.values().map(|token| token.secret.clone()).collect(), setting.start_ms);
-        let (end, ended) = oneshot::channel();
-        let (bound, places) = mpsc::channel();
+        let (secrets, now_ms) = (spec.tokens.values().map(|token| token.secret.clone()).collect(), spec.start_ms);
+        let (end, end_receiver) = oneshot::channel();
+        let (lab_sender, lab_receiver) = mpsc::channel();
         let options = ServerOptions { listen: SocketAddr::new(LOOPBACK, 0), clock, identity, watcher };
-        let thread = thread::spawn(move || serve_lab(&setting, options, &bound, ended));
-        let (places, world) = places.recv().map_err(|error| error.to_string())??;
+        let thread = thread::spawn(move || serve_lab(&spec, options, &lab_sender, end_receiver));
+        let (served_nodes, world) = lab_receiver.recv().map_err(|error| error.to_string())??;
         Ok(Self {
             prefix,
-            places,
+            places: served_nodes,
             fingerprint,
             authority,
             secrets,
             world,
-            violations: strange,
+            violations,
             now_ms,
             end: Some(end),
             thread: Some(thread),
@@ -77,18 +77,18 @@ impl ScenarioLab {
     }
 
     /// Applies an event to the world.
-    pub(crate) fn inject_event(&mut self, act: WorldEvent) {
-        self.world.lock().apply_event(self.now_ms, act);
+    pub(crate) fn inject_event(&mut self, event: WorldEvent) {
+        self.world.lock().apply_event(self.now_ms, event);
         self.wait_for_ports();
     }
 
     /// The true state of a guest, in one line.
     pub(crate) fn describe_guest(&self, vmid: u32) -> String {
         let Some(truth) = self.world.lock().guest_truth(vmid) else { return format!("{vmid}: there is no such guest") };
-        let shown = |key: &&String| !["meta", "smbios1", "vmgenid", "digest"].contains(&key.as_str());
+        let is_shown = |key: &&String| !["meta", "smbios1", "vmgenid", "digest"].contains(&key.as_str());
         // Every guest without disk and network card has one blank there.
-        let shown = |key: &&String| shown(key) && (*key != "boot" || truth.config[*key] != " ");
-        let config: Vec<String> = truth.config.keys().filter(shown).map(|key| format!("{key}: {}", truth.config[key])).collect();
+        let is_shown = |key: &&String| is_shown(key) && (*key != "boot" || truth.config[*key] != " ");
+        let config: Vec<String> = truth.config.keys().filter(is_shown).map(|key| format!("{key}: {}", truth.config[key])).collect();
         let pending: Vec<String> = truth.pending.iter().map(|(key, value)| format!("; pending {key}: {value}")).collect();
         let state = truth.process.as_deref().unwrap_or("stopped");
         format!("{vmid} on {} is {state} ({}{})", truth.node, config.join("; "), pending.concat())
@@ -118,14 +118,14 @@ impl ScenarioLab {
 
     /// The placeholders in the files of a scenario, with their values.
     pub(crate) fn placeholders(&self) -> BTreeMap<String, String> {
-        let key = |word: &str| format!("{{{}{word}}}", self.prefix);
+        let key = |name: &str| format!("{{{}{name}}}", self.prefix);
         let mut all = BTreeMap::from([(key("fingerprint"), self.fingerprint.clone()), (key("ca"), self.authority_file())]);
         // The first node last, because it is also available without a name.
-        for place in self.places.iter().rev() {
-            let (url, port) = (format!("https://{}", place.address), place.address.port().to_string());
-            for (word, value) in [("url", url), ("port", port)] {
-                all.insert(key(&format!("{word}:{}", place.node)), value.clone());
-                all.insert(key(word), value);
+        for served_node in self.places.iter().rev() {
+            let (url, port) = (format!("https://{}", served_node.address), served_node.address.port().to_string());
+            for (name, value) in [("url", url), ("port", port)] {
+                all.insert(key(&format!("{name}:{}", served_node.node)), value.clone());
+                all.insert(key(name), value);
             }
         }
         all
@@ -133,7 +133,7 @@ impl ScenarioLab {
 
     /// Values that differ from run to run, with their names in the transcript.
     pub(crate) fn volatile_values(&self) -> Vec<(String, String)> {
-        let ports = self.places.iter().map(|place| (place.address.port(), format!("{}{}", self.prefix, place.node)));
+        let ports = self.places.iter().map(|served_node| (served_node.address.port(), format!("{}{}", self.prefix, served_node.node)));
         let addresses = ports.flat_map(|(port, name)| {
             [(format!("{LOOPBACK}:{port}"), format!("<{name}>")), (format!(":{port}"), format!(":<port of {name}>"))]
         });
@@ -158,21 +158,21 @@ impl ScenarioLab {
 impl Drop for ScenarioLab {
     fn drop(&mut self) {
         drop(self.end.take());
-        let ended = self.thread.take().map(JoinHandle::join);
-        assert!(thread::panicking() || matches!(ended, Some(Ok(()))), "the lab did not end well");
-        let strange = std::mem::take(&mut *self.violations.lock().expect("nobody panicked"));
-        assert!(thread::panicking() || strange.is_empty(), "not as the table of the API says: {strange:#?}");
+        let thread_result = self.thread.take().map(JoinHandle::join);
+        assert!(thread::panicking() || matches!(thread_result, Some(Ok(()))), "the lab did not end well");
+        let violations = std::mem::take(&mut *self.violations.lock().expect("nobody panicked"));
+        assert!(thread::panicking() || violations.is_empty(), "not as the table of the API says: {violations:#?}");
     }
 }
 
 type ApiViolations = Arc<Mutex<Vec<String>>>;
 
 /// Checks every request and response against the API table, then calls the other watcher.
-fn verifying_watcher(flavour: Flavour, watcher: Option<RequestWatcher>, strange: ApiViolations) -> RequestWatcher {
+fn verifying_watcher(flavour: Flavour, watcher: Option<RequestWatcher>, violations: ApiViolations) -> RequestWatcher {
     Arc::new(move |passed: &ServedExchange<'_>| {
         let ServedExchange { request, answer, .. } = passed;
         let faults = [verify_request(flavour, request).err(), verify_response(flavour, request, answer).err()];
-        strange.lock().expect("nobody panicked").extend(faults.into_iter().flatten());
+        violations.lock().expect("nobody panicked").extend(faults.into_iter().flatten());
         watcher.iter().for_each(|watcher| watcher(passed));
     })
 }
@@ -180,15 +180,15 @@ fn verifying_watcher(flavour: Flavour, watcher: Option<RequestWatcher>, strange:
 type BoundScenarioLab = Result<(Vec<ServedNode>, SharedWorld), String>;
 
 /// Serves until the other side of `ended` is dropped.
-fn serve_lab(setting: &WorldSpec, options: ServerOptions, bound: &mpsc::Sender<BoundScenarioLab>, ended: oneshot::Receiver<()>) {
+fn serve_lab(spec: &WorldSpec, options: ServerOptions, lab_sender: &mpsc::Sender<BoundScenarioLab>, end_receiver: oneshot::Receiver<()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let server = match LabServer::bind(setting, options).await {
+        let server = match LabServer::bind(spec, options).await {
             Ok(server) => server,
-            Err(error) => return bound.send(Err(error.to_string())).expect("somebody waits"),
+            Err(error) => return lab_sender.send(Err(error.to_string())).expect("somebody waits"),
         };
-        bound.send(Ok((server.served_nodes().cloned().collect(), server.world()))).expect("somebody waits");
-        let end = async { drop(ended.await) };
+        lab_sender.send(Ok((server.served_nodes().cloned().collect(), server.world()))).expect("somebody waits");
+        let end = async { drop(end_receiver.await) };
         server.run(end).await;
     });
 }

@@ -90,11 +90,11 @@ impl ScenarioLine {
     /// Parses a line; an unknown one is an error of the scenario.
     pub(crate) fn parse(line: &str) -> Result<Self, String> {
         let wrong = |error: &dyn std::fmt::Display| format!("commands: `{line}`: {error}");
-        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<String>>();
+        let split_words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<String>>();
         let pair = |text: &str| text.split_once(' ').map(|(one, two)| (one.to_owned(), two.to_owned()));
         let two = |text: &str| pair(text).ok_or_else(|| wrong(&"two words are needed"));
-        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-        match word {
+        let (keyword, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match keyword {
             "act" => Ok(Self::Act(serde_json::from_str(rest).map_err(|error| wrong(&error))?)),
             "wait" => Ok(Self::Wait(rest.parse().map_err(|error| wrong(&error))?)),
             "copy" => two(rest).map(|(from, to)| Self::Copy(from, to)),
@@ -104,7 +104,7 @@ impl ScenarioLine {
                 let (name, mode) = two(rest)?;
                 Ok(Self::Directory(name, u32::from_str_radix(&mode, 8).map_err(|error| wrong(&error))?))
             }
-            "poke" => match words(rest).as_slice() {
+            "poke" => match split_words(rest).as_slice() {
                 [file, offset, bytes] => {
                     let offset = offset.parse().map_err(|error| wrong(&error))?;
                     let bytes = parse_hex(bytes).ok_or_else(|| wrong(&"bytes are pairs of digits"))?;
@@ -135,13 +135,13 @@ impl ScenarioLine {
             "terminal" => {
                 let (typed, arguments) = two(rest)?;
                 let typed = typed.split(',').filter(|line| *line != "-").map(str::to_owned).collect();
-                Ok(Self::Terminal(typed, words(&arguments)))
+                Ok(Self::Terminal(typed, split_words(&arguments)))
             }
             "limit" => {
                 let (kibibytes, arguments) = two(rest)?;
-                Ok(Self::Limit(kibibytes.parse().map_err(|error| wrong(&error))?, words(&arguments)))
+                Ok(Self::Limit(kibibytes.parse().map_err(|error| wrong(&error))?, split_words(&arguments)))
             }
-            _ => Ok(Self::Run(words(line))),
+            _ => Ok(Self::Run(split_words(line))),
         }
     }
 }

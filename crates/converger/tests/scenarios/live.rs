@@ -12,8 +12,8 @@ use crate::stage::ScenarioStage;
 
 /// Runs the scenario and compares the transcript.
 pub(crate) fn check(scenario: &Scenario, faults: &mut Vec<String>) {
-    let told = PROGRAM_VARIABLES.map(|surroundings| run_transcript(scenario, &surroundings, faults));
-    let [first, second] = match told {
+    let transcripts = PROGRAM_VARIABLES.map(|surroundings| run_transcript(scenario, &surroundings, faults));
+    let [first, second] = match transcripts {
         [Ok(first), Ok(second)] => [first, second],
         [Err(fault), _] | [_, Err(fault)] => return faults.push(fault),
     };

@@ -92,13 +92,13 @@ fn scenarios_cover_every_refusal_code() {
     let live = scenarios.iter().filter(|scenario| scenario.is_live()).count();
     assert!(scenarios.len() - live >= REPLAYS_MIN, "there are only {} scenarios on recordings", scenarios.len() - live);
     assert!(live >= LIVE_MIN, "there are only {live} live scenarios");
-    let shown: BTreeSet<String> = scenarios.iter().flat_map(scenario_codes).collect();
+    let shown_codes: BTreeSet<String> = scenarios.iter().flat_map(scenario_codes).collect();
     // No input produces a broken guarantee; the core tests it with a plan that its planner would not make.
     let wanted = TABLE.iter().filter(|entry| entry.code != RefusalCode::GuaranteeBroken);
     // Unreadable birth marks of this machine need another machine; the core tests their consequences, and `host` tests their detection.
     let wanted = wanted.filter(|entry| entry.code != RefusalCode::OwnGuestUntold);
-    let lacking: Vec<&str> = wanted.map(|entry| entry.word).filter(|word| !shown.contains(*word)).collect();
-    assert!(lacking.is_empty(), "no scenario shows {}", lacking.join(", "));
+    let missing: Vec<&str> = wanted.map(|entry| entry.word).filter(|code| !shown_codes.contains(*code)).collect();
+    assert!(missing.is_empty(), "no scenario shows {}", missing.join(", "));
 }
 
 /// For each of these codes there is a scenario that shows it.
@@ -108,7 +108,7 @@ fn live_scenarios_cover_every_failure_and_cause() {
         return;
     }
     let live: Vec<Scenario> = all_scenarios().into_iter().filter(Scenario::is_live).collect();
-    let told: String = live.iter().filter_map(|scenario| scenario.read("expected.txt")).collect();
+    let transcripts: String = live.iter().filter_map(|scenario| scenario.read("expected.txt")).collect();
     // A failed observation has one code; a step has its code at the beginning of a line.
     let (of_reading, of_steps): (Vec<&failure::FailureEntry>, Vec<&failure::FailureEntry>) = failure::TABLE
         .iter()
@@ -119,10 +119,10 @@ fn live_scenarios_cover_every_failure_and_cause() {
     let failures = of_reading.iter().map(|entry| format!("error[{}]:", entry.word));
     let failures = failures.chain(of_steps.iter().map(|entry| format!("{}: {}", entry.word, entry.title)));
     let of_store = ["error[journal-unwritable]:", "error[journal-unreadable]:"].map(str::to_owned);
-    let failures = failures.filter(|shown| !shown.starts_with("journal-un")).chain(of_store);
+    let failures = failures.filter(|text| !text.starts_with("journal-un")).chain(of_store);
     let causes = UnknownReason::ALL.iter().map(|reason| format!("({})", reason.word()));
-    let lacking: Vec<String> = failures.chain(causes).filter(|shown| !told.contains(shown)).collect();
-    assert!(lacking.is_empty(), "no live scenario shows {}", lacking.join(", "));
+    let missing: Vec<String> = failures.chain(causes).filter(|text| !transcripts.contains(text)).collect();
+    assert!(missing.is_empty(), "no live scenario shows {}", missing.join(", "));
 }
 
 #[test]
@@ -130,12 +130,12 @@ fn scenarios_cover_every_input_error() {
     if is_update() {
         return;
     }
-    let told: String = all_scenarios().iter().filter_map(|scenario| scenario.read("expected.txt")).collect();
+    let transcripts: String = all_scenarios().iter().filter_map(|scenario| scenario.read("expected.txt")).collect();
     let own = failure::TABLE
         .iter()
         .filter(|entry| entry.code < failure::FailureCode::ClientSetup && !CODES_TESTED_ELSEWHERE.contains(&entry.code));
-    let lacking: Vec<&str> = own.map(|entry| entry.word).filter(|word| !told.contains(&format!("error[{word}]:"))).collect();
-    assert!(lacking.is_empty(), "no scenario shows {}", lacking.join(", "));
+    let missing: Vec<&str> = own.map(|entry| entry.word).filter(|code| !transcripts.contains(&format!("error[{code}]:"))).collect();
+    assert!(missing.is_empty(), "no scenario shows {}", missing.join(", "));
 }
 
 /// These must not change a plan: the notation, the order of rows, unmanaged guests, the time and the author of the observation.
@@ -164,8 +164,8 @@ fn equivalent_scenarios_have_the_same_digest() {
 /// The codes that a scenario shows, in its JSON or at the beginning of a line of its text.
 fn scenario_codes(scenario: &Scenario) -> Vec<String> {
     let text = scenario.read("expected.txt").unwrap_or_default();
-    let bare = |word: &str| word.trim_start_matches("refused[").trim_end_matches(':').trim_end_matches(']').to_owned();
-    let first_words = text.lines().filter_map(|line| line.split_whitespace().next()).map(bare);
+    let strip_markers = |word: &str| word.trim_start_matches("refused[").trim_end_matches(':').trim_end_matches(']').to_owned();
+    let first_words = text.lines().filter_map(|line| line.split_whitespace().next()).map(strip_markers);
     let mut codes: Vec<String> = first_words.filter(|word| RefusalCode::from_word(word).is_some()).collect();
     if let Some(json) = scenario.read("expected.json") {
         let json: Value = serde_json::from_str(&json).unwrap_or_else(|error| panic!("{}/expected.json: {error}", scenario.name));

@@ -36,8 +36,8 @@ fn command_arguments(scenario: &Scenario) -> Vec<String> {
 
 /// `--all` only affects the text.
 fn with_json(arguments: &[String]) -> Vec<String> {
-    let kept = arguments.iter().filter(|argument| !["--all", "--json"].contains(&argument.as_str()));
-    kept.cloned().chain(["--json".to_owned()]).collect()
+    let other_arguments = arguments.iter().filter(|argument| !["--all", "--json"].contains(&argument.as_str()));
+    other_arguments.cloned().chain(["--json".to_owned()]).collect()
 }
 
 /// Runs the program in the scenario's directory, once with each set of variables; the output must be the same.

@@ -67,9 +67,9 @@ impl RequestHook {
 
     fn execute_line(&self, line: &ScenarioLine) {
         match line {
-            ScenarioLine::Act(act) => self.with_world(|world| {
+            ScenarioLine::Act(event) => self.with_world(|world| {
                 let now_ms = world.lock().records().next_back().map_or(0, |record| record.at_ms);
-                world.lock().apply_event(now_ms, (**act).clone());
+                world.lock().apply_event(now_ms, (**event).clone());
             }),
             ScenarioLine::Wait(milliseconds) => self.with_world(|world| {
                 let mut world = world.lock();

@@ -43,27 +43,27 @@ impl ProgramRun {
     /// A separate thread prints the progress of steps, so it is a race whether the last line appears before a kill. Lines before other
     /// output always appear.
     fn stable_stderr(&self) -> &str {
-        let mut said = self.stderr.as_str();
-        while self.exit == -SIGKILL && said.ends_with(": sent\n") {
-            said = said.trim_end_matches('\n').rfind('\n').map_or("", |end| &said[..=end]);
+        let mut stderr = self.stderr.as_str();
+        while self.exit == -SIGKILL && stderr.ends_with(": sent\n") {
+            stderr = stderr.trim_end_matches('\n').rfind('\n').map_or("", |end| &stderr[..=end]);
         }
-        said
+        stderr
     }
 }
 
 /// The program in a directory, without the variables of this process.
-pub(crate) fn program(room: &Path, surroundings: &ProgramVariables) -> Command {
+pub(crate) fn program(directory: &Path, surroundings: &ProgramVariables) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_converger"));
-    command.current_dir(room).env_clear().envs(surroundings.iter().copied()).stdin(Stdio::null());
+    command.current_dir(directory).env_clear().envs(surroundings.iter().copied()).stdin(Stdio::null());
     command
 }
 
 /// Like [`program`], with a limit on file sizes; writes beyond it fail.
-pub(crate) fn file_limited_program(room: &Path, surroundings: &ProgramVariables, kibibytes: u32) -> Command {
+pub(crate) fn file_limited_program(directory: &Path, surroundings: &ProgramVariables, kibibytes: u32) -> Command {
     let mut command = Command::new("/bin/sh");
     let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", kibibytes * 2);
     command.args(["-c", &script, env!("CARGO_BIN_EXE_converger")]);
-    command.current_dir(room).env_clear().envs(surroundings.iter().copied()).stdin(Stdio::null());
+    command.current_dir(directory).env_clear().envs(surroundings.iter().copied()).stdin(Stdio::null());
     command
 }
 
@@ -87,10 +87,10 @@ pub(crate) fn run_program_at(
     let terminal = typed.map(|typed| {
         // `>` redirects standard output; `<yes` types ahead of the question.
         let (signs, typed): (Vec<String>, Vec<String>) = typed.iter().cloned().partition(|line| line.starts_with(['<', '>']));
-        let (mut ours, theirs) = terminal::open(&typed);
-        signs.iter().filter_map(|sign| sign.strip_prefix('<')).for_each(|line| ours.type_ahead(line));
-        ScenarioTerminal::attach(&mut command, theirs);
-        (ours, (!signs.contains(&">".to_owned())).then(|| ScenarioTerminal::attach_stdout(&mut command)))
+        let (mut scenario_terminal, user_side) = terminal::open(&typed);
+        signs.iter().filter_map(|sign| sign.strip_prefix('<')).for_each(|line| scenario_terminal.type_ahead(line));
+        ScenarioTerminal::attach(&mut command, user_side);
+        (scenario_terminal, (!signs.contains(&">".to_owned())).then(|| ScenarioTerminal::attach_stdout(&mut command)))
     });
     let output = collect_output(command, terminal, running);
     let mut text = |bytes: Vec<u8>, stream: &str| {
@@ -123,13 +123,15 @@ fn collect_output(
     *known = Some(child.id());
     drop(known);
     let read = |terminal: ScenarioTerminal| std::thread::spawn(|| terminal.read_to_end());
-    let said = terminal.map(|(seat, screen)| (read(seat), screen.map(read)));
+    let readers = terminal.map(|(seat, screen)| (read(seat), screen.map(read)));
     let output = child.wait_with_output().expect("it ends");
     *running.lock().expect("nobody panicked") = None;
-    match said {
+    match readers {
         None => output,
-        Some((said, None)) => Output { stderr: said.join().expect("read"), ..output },
-        Some((said, Some(shown))) => Output { stderr: said.join().expect("read"), stdout: shown.join().expect("read"), ..output },
+        Some((stderr_reader, None)) => Output { stderr: stderr_reader.join().expect("read"), ..output },
+        Some((stderr_reader, Some(stdout_reader))) => {
+            Output { stderr: stderr_reader.join().expect("read"), stdout: stdout_reader.join().expect("read"), ..output }
+        }
     }
 }
 

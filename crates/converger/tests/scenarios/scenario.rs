@@ -34,9 +34,9 @@ pub(crate) struct Scenario {
 }
 
 impl Scenario {
-    pub(crate) fn open(room: PathBuf) -> Self {
-        let name = room.file_name().expect("a scenario has a name").to_string_lossy().into_owned();
-        Self { name, directory: room }
+    pub(crate) fn open(directory: PathBuf) -> Self {
+        let name = directory.file_name().expect("a scenario has a name").to_string_lossy().into_owned();
+        Self { name, directory }
     }
 
     /// Whether it has a lab, and not a recording.
@@ -73,19 +73,21 @@ impl Scenario {
     }
 
     /// Compares an expected file with the output, or updates it if requested.
-    pub(crate) fn compare_or_update(&self, file: &str, got: Option<String>, faults: &mut Vec<String>) {
+    pub(crate) fn compare_or_update(&self, file: &str, actual: Option<String>, faults: &mut Vec<String>) {
         let path = self.directory.join(file);
         if is_update() {
-            match got {
-                Some(got) => fs::write(&path, got).unwrap_or_else(|error| panic!("{}: {error}", path.display())),
+            match actual {
+                Some(actual) => fs::write(&path, actual).unwrap_or_else(|error| panic!("{}: {error}", path.display())),
                 None if path.exists() => fs::remove_file(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())),
                 None => {}
             }
             return;
         }
-        match (self.read(file), got) {
-            (Some(expected), Some(got)) if expected != got => faults.push(format!("{file} differs:\n{}", diff_lines(&expected, &got))),
-            (None, Some(got)) => faults.push(format!("{file} is not there; it would be:\n{got}")),
+        match (self.read(file), actual) {
+            (Some(expected), Some(actual)) if expected != actual => {
+                faults.push(format!("{file} differs:\n{}", diff_lines(&expected, &actual)))
+            }
+            (None, Some(actual)) => faults.push(format!("{file} is not there; it would be:\n{actual}")),
             (Some(_), None) => faults.push(format!("{file} is there, and nothing came out that it could be compared with")),
             _ => {}
         }
@@ -93,8 +95,8 @@ impl Scenario {
 }
 
 /// The files of a directory with their contents.
-pub(crate) fn read_directory(room: &Path) -> BTreeMap<String, Vec<u8>> {
-    let entries = fs::read_dir(room).expect("a scenario is a directory").map(|entry| entry.expect("an entry").path());
+pub(crate) fn read_directory(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(directory).expect("a scenario is a directory").map(|entry| entry.expect("an entry").path());
     let content = entries.filter(|path| path.is_file()).map(|path| {
         let name = path.file_name().expect("a file has a name").to_string_lossy().into_owned();
         let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -107,12 +109,12 @@ pub(crate) fn read_directory(room: &Path) -> BTreeMap<String, Vec<u8>> {
 pub(crate) fn all_scenarios() -> Vec<Scenario> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let entries = fs::read_dir(&root).expect("the scenarios are beside the crates").map(|entry| entry.expect("an entry").path());
-    let mut rooms: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
+    let mut directories: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
     if let Ok(beginning) = std::env::var("SCENARIOS") {
-        rooms.retain(|room| room.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&beginning)));
+        directories.retain(|directory| directory.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&beginning)));
     }
-    rooms.sort();
-    rooms.into_iter().map(Scenario::open).collect()
+    directories.sort();
+    directories.into_iter().map(Scenario::open).collect()
 }
 
 /// Whether the expected files are being updated; a concurrent reader would see half of them.

@@ -72,13 +72,13 @@ struct StageResources {
 }
 
 impl StageResources {
-    fn program(&self, room: &Path, surroundings: &ProgramVariables) -> Command {
-        let mut program = self.disk.as_ref().map_or_else(|| run::program(room, surroundings), |disk| disk.program(surroundings));
+    fn program(&self, directory: &Path, surroundings: &ProgramVariables) -> Command {
+        let mut program = self.disk.as_ref().map_or_else(|| run::program(directory, surroundings), |disk| disk.program(surroundings));
         self.clock.iter().for_each(|clock| clock.attach_to(&mut program).expect("it was compiled"));
         program
     }
 
-    fn apply_line(&self, line: &ScenarioLine, room: &Path) -> Result<(), String> {
+    fn apply_line(&self, line: &ScenarioLine, directory: &Path) -> Result<(), String> {
         let disk = || self.disk.as_ref().ok_or("the state is on no disk of its own; `disk 256` puts it on one");
         match line {
             ScenarioLine::Fill(kibibytes) => disk()?.fill(*kibibytes),
@@ -86,7 +86,7 @@ impl StageResources {
             ScenarioLine::ReadOnly => disk()?.remount("ro"),
             ScenarioLine::Writable => disk()?.remount("rw"),
             ScenarioLine::Clock(seconds) => self.clock.as_ref().ok_or("there is no clock")?.set(*seconds),
-            line => change_files(line, room),
+            line => change_files(line, directory),
         }
     }
 }
@@ -103,37 +103,37 @@ impl<'s> ScenarioStage<'s> {
         };
         let labs: Vec<ScenarioLab> = worlds.map(start).collect::<Result<_, _>>()?;
         labs.iter().take(1).for_each(|lab| hook.set_world(lab.world()));
-        let room = tempfile::tempdir().expect("a directory");
+        let directory = tempfile::tempdir().expect("a directory");
         let mut files = scenario.file_contents();
         files.retain(|name, _| !NOT_COPIED.contains(&name.as_str()));
         files.entry("converger.toml".into()).or_insert_with(|| CONVERGER_TOML.into());
         let first = labs.iter().flat_map(ScenarioLab::secrets).next().cloned().unwrap_or_default();
         let secret = files.remove("secret").unwrap_or_else(|| format!("{first}\n").into());
-        write_private(&room.path().join("secret"), &secret);
+        write_private(&directory.path().join("secret"), &secret);
         for (name, bytes) in &files {
-            let path = room.path().join(name);
+            let path = directory.path().join(name);
             fs::write(&path, fill_placeholders(name, bytes, &labs)?).expect("written");
             fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("whatever the mask of this process is");
         }
         for (file, certificate) in labs.iter().map(ScenarioLab::authority) {
-            fs::write(room.path().join(file), certificate).expect("written");
+            fs::write(directory.path().join(file), certificate).expect("written");
         }
         let mut secrets: Vec<String> = labs.iter().flat_map(ScenarioLab::secrets).cloned().collect();
         secrets.push(String::from_utf8_lossy(&secret).trim().to_owned());
         secrets.retain(|secret| !secret.is_empty());
-        let volatile = VolatileValues::new(volatile_values(&labs, room.path()), files.into_values().collect());
-        let acts = commands.lines().any(|line| line.split(' ').any(|word| matches!(word, "apply" | "ledger" | "verify")));
+        let volatile = VolatileValues::new(volatile_values(&labs, directory.path()), files.into_values().collect());
+        let applies = commands.lines().any(|line| line.split(' ').any(|word| matches!(word, "apply" | "ledger" | "verify")));
         let has_clock = commands.lines().any(|line| line.split(' ').any(|word| word == "clock"));
         let props =
             StageResources { clock: if has_clock { Some(Arc::new(ShiftedClock::new()?)) } else { None }, ..StageResources::default() };
         Ok(Self {
             variables: surroundings,
-            directory: room,
+            directory,
             labs,
             hook,
             secrets,
             volatile,
-            applies: acts,
+            applies,
             concurrent_output: Arc::default(),
             resources: props,
         })
@@ -142,7 +142,7 @@ impl<'s> ScenarioStage<'s> {
     /// Executes a line that is not a command; returns its output.
     pub(crate) fn execute_line(&mut self, line: ScenarioLine) -> Result<String, String> {
         match line {
-            ScenarioLine::Act(act) => self.labs[0].inject_event(*act),
+            ScenarioLine::Act(event) => self.labs[0].inject_event(*event),
             ScenarioLine::Wait(milliseconds) => self.labs.iter_mut().for_each(|lab| lab.advance_time(milliseconds)),
             ScenarioLine::When(when) => self.hook.add_trigger(*when),
             ScenarioLine::Look(vmid) => return Ok(format!("{}\n", self.labs[0].describe_guest(vmid))),
@@ -180,7 +180,7 @@ impl<'s> ScenarioStage<'s> {
         program.envs(settings.iter().filter_map(|setting| setting.split_once('=')));
         self.prepare_concurrent_commands();
         let hook = Arc::clone(&self.hook);
-        let mut ran = run::run_program_at(program, &self.fill_arguments(arguments), typed, &hook.running, faults);
+        let mut program_run = run::run_program_at(program, &self.fill_arguments(arguments), typed, &hook.running, faults);
         if hook.take_unfired() > 0 {
             faults.push(format!("what was to happen while `{}` runs did not", arguments.join(" ")));
         }
@@ -189,22 +189,26 @@ impl<'s> ScenarioStage<'s> {
         let mut written = self.all_files();
         written.retain(|name, bytes| before.get(name) != Some(bytes));
         faults.extend(find_forbidden_effects(verb, &requests, &written));
-        faults.extend(find_leaks(&self.secrets, &ran.transcript(), &written));
+        faults.extend(find_leaks(&self.secrets, &program_run.transcript(), &written));
         written.retain(|name, _| !name.starts_with(STATE));
-        if arguments.iter().any(|argument| argument == "--json") && !ran.stdout.is_empty() {
-            let lines = ran.stdout.lines().map(|line| run::pretty_json(&format!("{line}\n"), verb, ran.exit, faults).unwrap_or_default());
-            ran.stdout = lines.collect();
+        if arguments.iter().any(|argument| argument == "--json") && !program_run.stdout.is_empty() {
+            let lines = program_run
+                .stdout
+                .lines()
+                .map(|line| run::pretty_json(&format!("{line}\n"), verb, program_run.exit, faults).unwrap_or_default());
+            program_run.stdout = lines.collect();
         }
-        ran.stderr = sort_by_guest(&ran.stderr);
+        program_run.stderr = sort_by_guest(&program_run.stderr);
         let how = typed.map_or("$", |_| "terminal $");
         let set: String = settings.iter().map(|setting| format!("{setting} ")).collect();
-        let _ = write!(transcript, "{how} {set}converger {}\n{}", arguments.join(" "), self.normalize(&ran.transcript()));
+        let _ = write!(transcript, "{how} {set}converger {}\n{}", arguments.join(" "), self.normalize(&program_run.transcript()));
         let meanwhile = std::mem::take(&mut *self.concurrent_output.lock().expect("nobody panicked"));
         transcript.push_str(&self.normalize(&meanwhile));
         transcript.push_str(&if self.applies { list_changes(&requests) } else { list_requests(&requests) });
         for (name, bytes) in written {
             let text = String::from_utf8_lossy(&bytes);
-            let shown = if name.ends_with(".json") { run::pretty_json(&text, verb, ran.exit, faults) } else { Some(text.into_owned()) };
+            let shown =
+                if name.ends_with(".json") { run::pretty_json(&text, verb, program_run.exit, faults) } else { Some(text.into_owned()) };
             let shown = if self.applies && name.ends_with(".json") { None } else { shown };
             let _ = write!(transcript, "--- wrote {name}\n{}", self.normalize(&shown.unwrap_or_default()));
         }
@@ -234,17 +238,17 @@ impl<'s> ScenarioStage<'s> {
 
     /// Prepares commands that run during another one. They may only use the store, because the lab responds to nobody in the meantime.
     fn prepare_concurrent_commands(&self) {
-        let (room, surroundings, props) = (self.directory.path().to_owned(), *self.variables, self.resources.clone());
-        let told = Arc::clone(&self.concurrent_output);
+        let (directory, surroundings, props) = (self.directory.path().to_owned(), *self.variables, self.resources.clone());
+        let concurrent_output = Arc::clone(&self.concurrent_output);
         self.hook.set_line_handler(Box::new(move |line| {
-            let mut told = told.lock().expect("nobody panicked");
+            let mut output = concurrent_output.lock().expect("nobody panicked");
             let ScenarioLine::Run(arguments) = line else {
-                return props.apply_line(line, &room).expect("it can be done");
+                return props.apply_line(line, &directory).expect("it can be done");
             };
-            let mut program = props.program(&room, &surroundings);
+            let mut program = props.program(&directory, &surroundings);
             program.env("USER", "bob");
-            let ran = run::run_program(program, arguments, &mut Vec::new());
-            let _ = write!(told, "--- meanwhile\n$ converger {}\n{}", arguments.join(" "), ran.transcript());
+            let program_run = run::run_program(program, arguments, &mut Vec::new());
+            let _ = write!(output, "--- meanwhile\n$ converger {}\n{}", arguments.join(" "), program_run.transcript());
         }));
     }
 
@@ -260,9 +264,9 @@ impl<'s> ScenarioStage<'s> {
 }
 
 /// Values that differ between machines, with their names.
-fn volatile_values(labs: &[ScenarioLab], room: &Path) -> Vec<(String, String)> {
+fn volatile_values(labs: &[ScenarioLab], directory: &Path) -> Vec<(String, String)> {
     let mut known: Vec<(String, String)> = labs.iter().flat_map(ScenarioLab::volatile_values).collect();
-    known.push((room.display().to_string(), "<room>".into()));
+    known.push((directory.display().to_string(), "<room>".into()));
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     // The person who runs the tests appears under these names.
     let own = Command::new("id").arg("-un").output().map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
@@ -273,21 +277,21 @@ fn volatile_values(labs: &[ScenarioLab], room: &Path) -> Vec<(String, String)> {
 }
 
 /// Executes a line about files.
-fn change_files(line: &ScenarioLine, room: &Path) -> Result<(), String> {
+fn change_files(line: &ScenarioLine, directory: &Path) -> Result<(), String> {
     let wrong = |file: &str, error: std::io::Error| format!("{file}: {error}");
     match line {
-        ScenarioLine::Copy(from, to) => fs::copy(room.join(from), room.join(to)).map(drop).map_err(|error| wrong(from, error)),
-        ScenarioLine::Move(from, to) => fs::rename(room.join(from), room.join(to)).map_err(|error| wrong(from, error)),
+        ScenarioLine::Copy(from, to) => fs::copy(directory.join(from), directory.join(to)).map(drop).map_err(|error| wrong(from, error)),
+        ScenarioLine::Move(from, to) => fs::rename(directory.join(from), directory.join(to)).map_err(|error| wrong(from, error)),
         ScenarioLine::Link(to, name) => {
             // Removes an existing file of this name.
-            let _ = fs::remove_file(room.join(name));
-            std::os::unix::fs::symlink(to, room.join(name)).map_err(|error| wrong(name, error))
+            let _ = fs::remove_file(directory.join(name));
+            std::os::unix::fs::symlink(to, directory.join(name)).map_err(|error| wrong(name, error))
         }
         ScenarioLine::Directory(name, mode) => {
-            fs::DirBuilder::new().mode(*mode).create(room.join(name)).map_err(|error| wrong(name, error))
+            fs::DirBuilder::new().mode(*mode).create(directory.join(name)).map_err(|error| wrong(name, error))
         }
         ScenarioLine::Poke { file, offset, bytes } => {
-            let opened = fs::File::options().write(true).open(room.join(file));
+            let opened = fs::File::options().write(true).open(directory.join(file));
             let poked = opened.and_then(|mut file| file.seek(SeekFrom::Start(*offset)).and_then(|_| file.write_all(bytes)));
             poked.map_err(|error| wrong(file, error))
         }
@@ -306,11 +310,11 @@ fn sort_by_guest(text: &str) -> String {
 }
 
 /// The places where a secret leaked.
-fn find_leaks(secrets: &[String], said: &str, written: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
+fn find_leaks(secrets: &[String], transcript: &str, written: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
     let written = written.iter().map(|(name, bytes)| (name.as_str(), String::from_utf8_lossy(bytes)));
-    let places = written.chain([("what it said", said.into())]);
-    let leaks = places.filter(|(_, text)| secrets.iter().any(|secret| text.contains(secret.as_str())));
-    leaks.map(|(place, _)| format!("the secret of a token is in {place}")).collect()
+    let outputs = written.chain([("what it said", transcript.into())]);
+    let leaks = outputs.filter(|(_, text)| secrets.iter().any(|secret| text.contains(secret.as_str())));
+    leaks.map(|(source, _)| format!("the secret of a token is in {source}")).collect()
 }
 
 /// What no command that reads may do: send anything but reads (G4, G5), and for an audit or a list of guests, leave anything behind.
@@ -390,15 +394,15 @@ mod tests {
         assert_eq!(find_leaks(&secrets, "nothing", &BTreeMap::new()), Vec::<String>::new());
         assert_eq!(
             find_leaks(&secrets, "it is hunter2.", &written),
-            ["plan.json", "what it said"].map(|place| format!("the secret of a token is in {place}"))
+            ["plan.json", "what it said"].map(|source| format!("the secret of a token is in {source}"))
         );
     }
 
     #[test]
     fn requests_are_counted_by_path_and_status() {
-        let lost = RequestRecord { status: 0, ..sample_record("GET") };
+        let lost_request = RequestRecord { status: 0, ..sample_record("GET") };
         assert_eq!(
-            list_requests(&[sample_record("GET"), lost, sample_record("GET")]),
+            list_requests(&[sample_record("GET"), lost_request, sample_record("GET")]),
             "--- 3 requests\npve1 GET /x 200 (2 times)\npve1 GET /x lost\n"
         );
     }

@@ -22,29 +22,29 @@ const END_OF_INPUT: u8 = 4;
 
 /// Opens both sides.
 pub(crate) fn open(typed: &[String]) -> (ScenarioTerminal, OwnedFd) {
-    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-    grantpt(&ours).expect("granted");
-    unlockpt(&ours).expect("unlocked");
-    let name = ptsname(&ours, Vec::new()).expect("a name");
-    let theirs = rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).expect("its other side");
-    let mut modes = tcgetattr(&theirs).expect("a terminal");
+    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    grantpt(&controller).expect("granted");
+    unlockpt(&controller).expect("unlocked");
+    let name = ptsname(&controller, Vec::new()).expect("a name");
+    let user_side = rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).expect("its other side");
+    let mut modes = tcgetattr(&user_side).expect("a terminal");
     modes.local_modes.remove(LocalModes::ECHO);
-    tcsetattr(&theirs, OptionalActions::Now, &modes).expect("set");
-    (ScenarioTerminal { ours: ours.into(), typed: typed.to_vec() }, theirs)
+    tcsetattr(&user_side, OptionalActions::Now, &modes).expect("set");
+    (ScenarioTerminal { ours: controller.into(), typed: typed.to_vec() }, user_side)
 }
 
 impl ScenarioTerminal {
     /// Attaches the program, so that it asks its questions at this terminal.
-    pub(crate) fn attach(command: &mut Command, theirs: OwnedFd) {
-        let input = theirs.try_clone().expect("a second one");
-        command.env("TERM", "dumb").stdin(input).stderr(theirs);
+    pub(crate) fn attach(command: &mut Command, user_side: OwnedFd) {
+        let input = user_side.try_clone().expect("a second one");
+        command.env("TERM", "dumb").stdin(input).stderr(user_side);
     }
 
     /// Attaches another terminal to the program's standard output, without input.
     pub(crate) fn attach_stdout(command: &mut Command) -> Self {
-        let (ours, theirs) = open(&[]);
-        command.stdout(theirs);
-        ours
+        let (scenario_terminal, user_side) = open(&[]);
+        command.stdout(user_side);
+        scenario_terminal
     }
 
     /// Types ahead of any question, which does not count as an answer.
@@ -53,8 +53,8 @@ impl ScenarioTerminal {
     }
 
     /// Types the next line for each unanswered question, or ends the input if there are no more lines.
-    fn answer_questions(&mut self, said: &[u8], answers: &mut usize) {
-        let text = String::from_utf8_lossy(said);
+    fn answer_questions(&mut self, output: &[u8], answers: &mut usize) {
+        let text = String::from_utf8_lossy(output);
         while *answers < QUESTIONS.iter().map(|question| text.matches(question).count()).sum() {
             let line = self.typed.get(*answers).map_or(vec![END_OF_INPUT], |line| format!("{line}\n").into_bytes());
             // The program may already have exited.
@@ -82,20 +82,20 @@ impl ScenarioTerminal {
 const QUESTIONS: [&str; 2] = ["[yes/no] ", "Type its name: "];
 
 fn insert_answers(text: &str, typed: &[String]) -> String {
-    let (mut told, mut rest, mut typed) = (String::new(), text, typed.iter());
+    let (mut result, mut rest, mut typed) = (String::new(), text, typed.iter());
     while let Some(at) = QUESTIONS.iter().filter_map(|question| Some(rest.find(question)? + question.len())).min() {
-        told.push_str(&rest[..at]);
-        told.push_str(typed.next().map_or("", String::as_str));
-        told.push('\n');
+        result.push_str(&rest[..at]);
+        result.push_str(typed.next().map_or("", String::as_str));
+        result.push('\n');
         rest = &rest[at..];
     }
-    told + rest
+    result + rest
 }
 
 #[test]
 fn typed_text_follows_its_question() {
     let typed = ["yes".to_owned(), "web".to_owned()];
-    let said = "Apply this plan? [yes/no] This stops web. Type its name: sent\n";
-    assert_eq!(insert_answers(said, &typed), "Apply this plan? [yes/no] yes\nThis stops web. Type its name: web\nsent\n");
+    let text = "Apply this plan? [yes/no] This stops web. Type its name: sent\n";
+    assert_eq!(insert_answers(text, &typed), "Apply this plan? [yes/no] yes\nThis stops web. Type its name: web\nsent\n");
     assert_eq!(insert_answers("Apply this plan? [yes/no] ", &[]), "Apply this plan? [yes/no] \n");
 }

@@ -71,9 +71,9 @@ impl VolatileValues {
     /// Fills the placeholders for digests and runs in an argument.
     pub(crate) fn fill_argument(&self, argument: &str) -> String {
         let mut argument = argument.to_owned();
-        for (word, list) in [("digest", &self.digests), ("run", &self.runs)] {
+        for (kind, list) in [("digest", &self.digests), ("run", &self.runs)] {
             for (number, value) in list.borrow().iter().enumerate() {
-                argument = argument.replace(&format!("{{{word}:{}}}", number + 1), value);
+                argument = argument.replace(&format!("{{{kind}:{}}}", number + 1), value);
             }
         }
         argument
@@ -117,28 +117,28 @@ impl VolatileValues {
 }
 
 /// The name of a value: its number in the order of appearance.
-fn value_name(list: &RefCell<Vec<String>>, value: &str, word: &str) -> String {
+fn value_name(list: &RefCell<Vec<String>>, value: &str, kind: &str) -> String {
     let mut list = list.borrow_mut();
     let at = list.iter().position(|own| own == value).unwrap_or_else(|| {
         list.push(value.to_owned());
         list.len() - 1
     });
-    format!("<{word} {}>", at + 1)
+    format!("<{kind} {}>", at + 1)
 }
 
 /// Replaces every part of this many bytes for which `name` returns something.
 fn replace_parts(text: &str, bytes: usize, name: impl Fn(&str) -> Option<String>) -> String {
-    let (mut told, mut rest) = (String::new(), text);
+    let (mut result, mut rest) = (String::new(), text);
     while let Some(character) = rest.chars().next() {
         if let Some(name) = rest.get(..bytes).and_then(&name) {
-            told.push_str(&name);
+            result.push_str(&name);
             rest = &rest[bytes..];
         } else {
-            told.push(character);
+            result.push(character);
             rest = &rest[character.len_utf8()..];
         }
     }
-    told
+    result
 }
 
 fn is_hex(text: &str) -> bool {
@@ -189,26 +189,26 @@ fn is_time(text: &str) -> bool {
 
 fn replace_numbers(text: &str, before: &str, name: &str) -> String {
     let mut parts = text.split(before);
-    let mut told = parts.next().unwrap_or_default().to_owned();
+    let mut result = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let rest = part.trim_start_matches(|character: char| character.is_ascii_digit());
-        told += &format!("{before}{}{rest}", if rest.len() < part.len() { name } else { "" });
+        result += &format!("{before}{}{rest}", if rest.len() < part.len() { name } else { "" });
     }
-    told
+    result
 }
 
 /// `UPID:node:pid:start:time:kind:about:user:` comes from the world; its numbers depend on the order of concurrent requests.
 fn replace_tasks(text: &str) -> String {
     let mut parts = text.split("UPID:");
-    let mut told = parts.next().unwrap_or_default().to_owned();
+    let mut result = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let fields: Vec<&str> = part.splitn(8, ':').collect();
         match fields.as_slice() {
-            [node, _, _, _, kind, about, _, rest] => told += &format!("<task {kind} {about} on {node}>{rest}"),
-            _ => told += part,
+            [node, _, _, _, kind, about, _, rest] => result += &format!("<task {kind} {about} on {node}>{rest}"),
+            _ => result += part,
         }
     }
-    told
+    result
 }
 
 fn is_fingerprint(text: &str) -> bool {
@@ -240,8 +240,8 @@ fn replaces_only_volatile_values() {
         volatile.replace_values(&format!("127.0.0.1:4711 shows {other}, not {pinned}; read at 2026-11-15T12:00:00Z.")),
         format!("<pve1> shows <another fingerprint>, not {pinned}; read at <time>.")
     );
-    let kept = "127.0.0.1:471 read at noon, 2026-11-15T12:00:00Z, AB:CD é";
-    assert_eq!(volatile.replace_values(kept), kept);
+    let unchanged = "127.0.0.1:471 read at noon, 2026-11-15T12:00:00Z, AB:CD é";
+    assert_eq!(volatile.replace_values(unchanged), unchanged);
 }
 
 #[test]

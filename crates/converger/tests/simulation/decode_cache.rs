@@ -32,16 +32,16 @@ pub(crate) fn decode_cached(command: &ProxmoxCommand, answer: &HttpResponse) -> 
     if answer.status != 200 {
         return codec::decode(command, answer);
     }
-    let place = slot_of(&answer.body);
+    let slot = slot_of(&answer.body);
     let known = CACHE
-        .with_borrow(|known| known.get(place)?.as_ref().filter(|known| known.matches(command, answer)).map(|known| known.event.clone()));
+        .with_borrow(|known| known.get(slot)?.as_ref().filter(|known| known.matches(command, answer)).map(|known| known.event.clone()));
     if let Some(event) = known {
         debug_assert_eq!(Ok(&event), codec::decode(command, answer).as_ref(), "{command:?}");
         return Ok(event);
     }
     let event = codec::decode(command, answer)?;
     let own = DecodedAnswer { command: command.clone(), body: answer.body.clone(), event: event.clone() };
-    CACHE.with_borrow_mut(|known| known[place] = Some(Box::new(own)));
+    CACHE.with_borrow_mut(|known| known[slot] = Some(Box::new(own)));
     Ok(event)
 }
 

@@ -251,17 +251,22 @@ pub(crate) enum FaultEffect {
 }
 
 /// Draws the faults of a schedule, at least `least`.
-pub(crate) fn draw_faults(rng: &mut Rng, scene: &SimulationSetup, least: usize, undisturbed: FaultFreeRun) -> Vec<ScheduledFault> {
+pub(crate) fn draw_faults(
+    rng: &mut Rng,
+    simulation_setup: &SimulationSetup,
+    least: usize,
+    undisturbed: FaultFreeRun,
+) -> Vec<ScheduledFault> {
     let count = *rng.pick(&[0, 1, 1, 2, 2, 2, 3, 3, 4, 6]).unwrap_or(&1);
-    let nodes: Vec<&String> = scene.setting.nodes.keys().collect();
-    let mut harms = Vec::new();
+    let nodes: Vec<&String> = simulation_setup.setting.nodes.keys().collect();
+    let mut faults = Vec::new();
     for _ in 0..count.max(least) {
         let mut kind = *rng.pick(&FaultKind::ALL).unwrap_or(&FaultKind::LostAfter);
-        while !is_possible(kind, scene, undisturbed) {
+        while !is_possible(kind, simulation_setup, undisturbed) {
             kind = *rng.pick(&FaultKind::ALL).unwrap_or(&FaultKind::LostAfter);
         }
-        let guest = rng.pick(&scene.setting.guests);
-        harms.push(ScheduledFault {
+        let guest = rng.pick(&simulation_setup.setting.guests);
+        faults.push(ScheduledFault {
             kind,
             trigger: draw_trigger(rng, kind, undisturbed),
             vmid: guest.map_or(100, |guest| guest.vmid),
@@ -272,32 +277,32 @@ pub(crate) fn draw_faults(rng: &mut Rng, scene: &SimulationSetup, least: usize, 
         });
     }
     if rng.one_in(50) {
-        harms.extend(late_change_faults(rng, scene).into_iter().flatten());
+        faults.extend(late_change_faults(rng, simulation_setup).into_iter().flatten());
     }
     if rng.one_in(20) {
-        harms.extend(rare_faults(rng, scene).into_iter().flatten());
+        faults.extend(rare_faults(rng, simulation_setup).into_iter().flatten());
     }
     if rng.one_in(20) {
-        harms.extend(stale_report_faults(rng, scene).into_iter().flatten());
+        faults.extend(stale_report_faults(rng, simulation_setup).into_iter().flatten());
     }
     // Few worlds have a guest that is restarted.
     if rng.one_in(4) {
-        harms.extend(cannot_start_again(scene));
+        faults.extend(cannot_start_again(simulation_setup));
     }
-    harms
+    faults
 }
 
 /// Whether the fault can have an effect at all.
-fn is_possible(kind: FaultKind, scene: &SimulationSetup, undisturbed: FaultFreeRun) -> bool {
+fn is_possible(kind: FaultKind, simulation_setup: &SimulationSetup, undisturbed: FaultFreeRun) -> bool {
     let needs_change = kind >= FaultKind::CrashBefore
         || matches!(kind, FaultKind::TaskKilled | FaultKind::TaskFails | FaultKind::TaskHangs | FaultKind::TaskWarns);
-    (kind != FaultKind::Revoked || scene.is_granted) && (undisturbed == FaultFreeRun::Acts || !needs_change)
+    (kind != FaultKind::Revoked || simulation_setup.is_granted) && (undisturbed == FaultFreeRun::Acts || !needs_change)
 }
 
 /// A change that takes effect long after it was sent: one worker of its node is slow while the others soon respond again, and the sender
 /// dies.
-fn late_change_faults(rng: &mut Rng, scene: &SimulationSetup) -> Option<[ScheduledFault; 2]> {
-    let guest = rng.pick(&scene.setting.guests)?;
+fn late_change_faults(rng: &mut Rng, simulation_setup: &SimulationSetup) -> Option<[ScheduledFault; 2]> {
+    let guest = rng.pick(&simulation_setup.setting.guests)?;
     let slow = ScheduledFault {
         kind: FaultKind::VerySlowNode,
         trigger: FaultTrigger::BeforeSend,
@@ -307,15 +312,15 @@ fn late_change_faults(rng: &mut Rng, scene: &SimulationSetup) -> Option<[Schedul
         heals_ms: Some(rng.below(3_000)),
         number: rng.next_u64(),
     };
-    let death = ScheduledFault { kind: FaultKind::CrashAfter, trigger: FaultTrigger::Sending, ..slow.clone() };
-    Some([slow, death])
+    let crash = ScheduledFault { kind: FaultKind::CrashAfter, trigger: FaultTrigger::Sending, ..slow.clone() };
+    Some([slow, crash])
 }
 
 /// What hardly ever comes about by itself: the node of a guest is gone between the plan and the check of its first step, a task of ours is killed, one is
 /// still at work when the next process asks for it, our token loses its privileges, and a guest is protected between the plan and the check.
-fn rare_faults(rng: &mut Rng, scene: &SimulationSetup) -> Option<Vec<ScheduledFault>> {
-    let entry = scene.setting.nodes.keys().next()?;
-    let guest = rng.pick(&scene.setting.guests)?;
+fn rare_faults(rng: &mut Rng, simulation_setup: &SimulationSetup) -> Option<Vec<ScheduledFault>> {
+    let entry = simulation_setup.setting.nodes.keys().next()?;
+    let guest = rng.pick(&simulation_setup.setting.guests)?;
     let of =
         |kind, moment| ScheduledFault { vmid: guest.vmid, node: guest.node.clone(), heals_ms: None, ..ScheduledFault::at(kind, moment) };
     match rng.below(6) {
@@ -325,7 +330,7 @@ fn rare_faults(rng: &mut Rng, scene: &SimulationSetup) -> Option<Vec<ScheduledFa
             of(FaultKind::TaskHangs, FaultTrigger::BeforeSend),
             of(FaultKind::CrashAfter, FaultTrigger::Command(8 + rng.below(3))),
         ]),
-        4 if scene.is_granted => Some(vec![of(FaultKind::Revoked, FaultTrigger::Request(1 + rng.below(10)))]),
+        4 if simulation_setup.is_granted => Some(vec![of(FaultKind::Revoked, FaultTrigger::Request(1 + rng.below(10)))]),
         5 => Some(vec![of(FaultKind::TaggedProd, FaultTrigger::Request(6 + rng.below(4)))]),
         _ => None,
     }
@@ -333,23 +338,24 @@ fn rare_faults(rng: &mut Rng, scene: &SimulationSetup) -> Option<Vec<ScheduledFa
 
 /// pvestatd of a node with a running virtual machine hangs or dies at the first request and stays so, and the process dies when it sends its first change. A
 /// report is only seen to be old by a reading that begins more than 30 s later: a process that lives takes its one reading before that.
-fn stale_report_faults(rng: &mut Rng, scene: &SimulationSetup) -> Option<[ScheduledFault; 2]> {
+fn stale_report_faults(rng: &mut Rng, simulation_setup: &SimulationSetup) -> Option<[ScheduledFault; 2]> {
     let is_running = |guest: &&GuestSpec| guest.kind == converger_lab::LabGuestKind::Qemu && guest.state.as_deref() == Some("running");
-    let guest = scene.setting.guests.iter().find(is_running)?;
+    let guest = simulation_setup.setting.guests.iter().find(is_running)?;
     let kind = if rng.one_in(2) { FaultKind::StatdHung } else { FaultKind::StatdDown };
     let no_report = ScheduledFault::at(kind, FaultTrigger::Request(1));
     let no_report = ScheduledFault { vmid: guest.vmid, node: guest.node.clone(), heals_ms: None, ..no_report };
-    let death = ScheduledFault { kind: FaultKind::CrashAfter, trigger: FaultTrigger::Sending, ..no_report.clone() };
-    Some([no_report, death])
+    let crash = ScheduledFault { kind: FaultKind::CrashAfter, trigger: FaultTrigger::Sending, ..no_report.clone() };
+    Some([no_report, crash])
 }
 
 /// A guest that is restarted goes down, and its node has too few processors to start it again.
-fn cannot_start_again(scene: &SimulationSetup) -> Option<ScheduledFault> {
+fn cannot_start_again(simulation_setup: &SimulationSetup) -> Option<ScheduledFault> {
     let is_restarted = |guest: &&GuestSpec| {
-        let restarts = scene.wanted.get(&guest.vmid).is_some_and(|wanted| wanted.restarts && wanted.state != Some(RunState::Stopped));
+        let restarts =
+            simulation_setup.wanted.get(&guest.vmid).is_some_and(|wanted| wanted.restarts && wanted.state != Some(RunState::Stopped));
         restarts && guest.kind == converger_lab::LabGuestKind::Qemu && guest.state.is_some() && !guest.ignores_shutdown
     };
-    let guest = scene.setting.guests.iter().find(is_restarted)?;
+    let guest = simulation_setup.setting.guests.iter().find(is_restarted)?;
     let few = ScheduledFault::at(FaultKind::FewCpus, FaultTrigger::BeforeSend);
     Some(ScheduledFault { vmid: guest.vmid, node: guest.node.clone(), heals_ms: None, ..few })
 }
@@ -427,8 +433,8 @@ impl ScheduledFault {
 
     fn machine_fault(&self) -> Option<FaultEffect> {
         let node = || self.node.clone();
-        let service = |act: fn(String, NodeService) -> WorldEvent, part: NodeService| {
-            FaultEffect::Act(act(node(), part), Some(WorldEvent::ServiceUp(node(), part)))
+        let service = |new_event: fn(String, NodeService) -> WorldEvent, part: NodeService| {
+            FaultEffect::Act(new_event(node(), part), Some(WorldEvent::ServiceUp(node(), part)))
         };
         Some(match self.kind {
             FaultKind::NodeDown => FaultEffect::Act(WorldEvent::NodeDown(node()), Some(WorldEvent::NodeUp(node()))),
@@ -478,14 +484,14 @@ impl ScheduledFault {
 
     fn guest_fault(&self) -> Option<FaultEffect> {
         let vmid = self.vmid;
-        let act = |act: WorldEvent| FaultEffect::Act(act, None);
+        let world_effect = |event: WorldEvent| FaultEffect::Act(event, None);
         let set = |key: &str, value: &str| FaultEffect::Act(WorldEvent::Set(vmid, key.to_owned(), value.to_owned()), None);
         Some(match self.kind {
             FaultKind::Vanished => FaultEffect::Act(WorldEvent::Vanish(vmid), Some(WorldEvent::Reappear(vmid))),
             FaultKind::Unlisted => FaultEffect::Act(WorldEvent::Unlist(vmid), Some(WorldEvent::Relist(vmid))),
-            FaultKind::Recycled => act(WorldEvent::Recycle(vmid)),
+            FaultKind::Recycled => world_effect(WorldEvent::Recycle(vmid)),
             // The same name, but another guest.
-            FaultKind::Reborn if self.number % 2 == 1 => act(WorldEvent::Replace(vmid)),
+            FaultKind::Reborn if self.number % 2 == 1 => world_effect(WorldEvent::Replace(vmid)),
             FaultKind::Reborn if self.is_qemu => set("smbios1", "uuid=00000000-1111-2222-3333-444455556666"),
             FaultKind::Reborn => set("rootfs", "local:999/vm-999-disk-0.raw,size=8G"),
             FaultKind::Locked if self.number % 4 == 3 => {
@@ -499,24 +505,24 @@ impl ScheduledFault {
             },
             FaultKind::PendingByHand => {
                 let (key, value) = self.pending_change();
-                act(WorldEvent::SetPending(vmid, key.to_owned(), value.to_owned()))
+                world_effect(WorldEvent::SetPending(vmid, key.to_owned(), value.to_owned()))
             }
             FaultKind::Renamed => set(if self.is_qemu { "name" } else { "hostname" }, "renamed"),
             FaultKind::TaggedProd => set("tags", "prod"),
             FaultKind::TaggedHold => set("tags", "converger-hold"),
             FaultKind::Protected => set("protection", "1"),
-            FaultKind::StartedByHand => act(WorldEvent::Start(vmid)),
-            FaultKind::StoppedByHand => act(WorldEvent::Stop(vmid)),
+            FaultKind::StartedByHand => world_effect(WorldEvent::Start(vmid)),
+            FaultKind::StoppedByHand => world_effect(WorldEvent::Stop(vmid)),
             FaultKind::Paused => {
-                let word = if self.number.is_multiple_of(2) { "paused" } else { "io-error" };
-                FaultEffect::Act(WorldEvent::Say(vmid, word.to_owned()), Some(WorldEvent::Say(vmid, "running".to_owned())))
+                let process_state = if self.number.is_multiple_of(2) { "paused" } else { "io-error" };
+                FaultEffect::Act(WorldEvent::Say(vmid, process_state.to_owned()), Some(WorldEvent::Say(vmid, "running".to_owned())))
             }
-            FaultKind::Moved => act(WorldEvent::Move(vmid, self.node.clone())),
+            FaultKind::Moved => world_effect(WorldEvent::Move(vmid, self.node.clone())),
             FaultKind::HalfSnapshot => {
                 FaultEffect::Act(WorldEvent::PrepareSnapshot(vmid, "half".to_owned()), Some(WorldEvent::Unlock(vmid)))
             }
-            FaultKind::HaTakesOver if self.number.is_multiple_of(2) => act(WorldEvent::Manage(vmid, "started".to_owned())),
-            FaultKind::TaskKilled => act(WorldEvent::KillTask(vmid)),
+            FaultKind::HaTakesOver if self.number.is_multiple_of(2) => world_effect(WorldEvent::Manage(vmid, "started".to_owned())),
+            FaultKind::TaskKilled => world_effect(WorldEvent::KillTask(vmid)),
             FaultKind::TaskFails => FaultEffect::Task(TaskFaultEffect::Fail("start failed: QEMU exited with code 1".to_owned())),
             FaultKind::TaskHangs => FaultEffect::Task(TaskFaultEffect::Hang),
             FaultKind::TaskWarns => FaultEffect::Task(TaskFaultEffect::Warnings(2)),
@@ -595,8 +601,8 @@ impl ScheduledFault {
 #[cfg(test)]
 pub(crate) fn drawn_fault_names() -> std::collections::BTreeSet<String> {
     let mut drawn = std::collections::BTreeSet::new();
-    let mut add = |own: &str, shown: String| {
-        let mut words = shown.split(|own: char| !own.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let mut add = |own: &str, debug_text: String| {
+        let mut words = debug_text.split(|own: char| !own.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
         let first = words.next().unwrap_or_default();
         drawn.insert(format!("{own} {first}"));
         if first.starts_with("Service") || first == "Show" {
@@ -604,26 +610,26 @@ pub(crate) fn drawn_fault_names() -> std::collections::BTreeSet<String> {
         }
     };
     for (kind, number) in FaultKind::ALL.into_iter().flat_map(|kind| (0..12).map(move |number| (kind, number))) {
-        let harm = ScheduledFault { number, ..ScheduledFault::at(kind, FaultTrigger::BeforeSend) };
-        match harm.effect() {
-            Some(FaultEffect::Wire(twist)) => add("ResponseFault", format!("{twist:?}")),
-            Some(FaultEffect::Task(twist)) => add("TaskFaultEffect", format!("{twist:?}")),
-            Some(FaultEffect::Act(act, good)) => {
-                [Some(act), good].into_iter().flatten().for_each(|act| add("WorldEvent", format!("{act:?}")))
+        let scheduled_fault = ScheduledFault { number, ..ScheduledFault::at(kind, FaultTrigger::BeforeSend) };
+        match scheduled_fault.effect() {
+            Some(FaultEffect::Wire(response_fault)) => add("ResponseFault", format!("{response_fault:?}")),
+            Some(FaultEffect::Task(effect)) => add("TaskFaultEffect", format!("{effect:?}")),
+            Some(FaultEffect::Act(event, healing_event)) => {
+                [Some(event), healing_event].into_iter().flatten().for_each(|event| add("WorldEvent", format!("{event:?}")))
             }
             Some(FaultEffect::Other(_)) | None => {}
         }
-        harm.store_fault().into_iter().for_each(|fault| add("CommitFault", format!("{fault:?}")));
+        scheduled_fault.store_fault().into_iter().for_each(|fault| add("CommitFault", format!("{fault:?}")));
     }
     drawn
 }
 
 /// A fault on the next request only.
-pub(crate) fn fault_on_next_request(twist: ResponseFault) -> RequestFault {
-    RequestFault { nth: Some(1), fault: Some(twist), ..RequestFault::default() }
+pub(crate) fn fault_on_next_request(response_fault: ResponseFault) -> RequestFault {
+    RequestFault { nth: Some(1), fault: Some(response_fault), ..RequestFault::default() }
 }
 
 /// A fault on the next task of a guest only.
-pub(crate) fn fault_on_next_task(vmid: u32, twist: TaskFaultEffect) -> TaskFault {
-    TaskFault { about: Some(vmid.to_string()), nth: Some(1), effect: Some(twist), ..TaskFault::default() }
+pub(crate) fn fault_on_next_task(vmid: u32, effect: TaskFaultEffect) -> TaskFault {
+    TaskFault { about: Some(vmid.to_string()), nth: Some(1), effect: Some(effect), ..TaskFault::default() }
 }

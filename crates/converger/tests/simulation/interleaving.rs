@@ -21,12 +21,12 @@ pub(crate) async fn yield_turn() {
 }
 
 /// Runs a simulation alone.
-pub(crate) fn run_alone<T>(story: impl Future<Output = T>) -> T {
-    let mut story = pin!(story);
+pub(crate) fn run_alone<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());
     loop {
-        if let Poll::Ready(told) = story.as_mut().poll(&mut context) {
-            return told;
+        if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
+            return result;
         }
     }
 }
@@ -36,16 +36,16 @@ pub(super) const INTERLEAVED_SCHEDULES: u64 = SCHEDULES_PER_WORLD;
 
 /// Runs the simulations of these seeds interleaved; they are independent of each other.
 pub(super) fn run_interleaved(seeds: Range<u64>, bug: Option<PlantedBug>, tally: &mut SimulationTally) {
-    let mut stories: Vec<_> = seeds.map(|seed| (seed, Box::pin(simulate(seed, bug, false)))).collect();
+    let mut simulations: Vec<_> = seeds.map(|seed| (seed, Box::pin(simulate(seed, bug, false)))).collect();
     let mut context = Context::from_waker(Waker::noop());
-    while !stories.is_empty() {
-        stories.retain_mut(|(seed, story)| {
-            let told = match catch_unwind(AssertUnwindSafe(|| story.as_mut().poll(&mut context))) {
+    while !simulations.is_empty() {
+        simulations.retain_mut(|(seed, simulation)| {
+            let result = match catch_unwind(AssertUnwindSafe(|| simulation.as_mut().poll(&mut context))) {
                 Ok(Poll::Pending) => return true,
-                Ok(Poll::Ready(told)) => told,
+                Ok(Poll::Ready(result)) => result,
                 Err(cause) => panic_result(*seed, &*cause),
             };
-            tally.add(*seed, told);
+            tally.add(*seed, result);
             false
         });
     }

@@ -40,13 +40,13 @@ fn read_entries(store: &MemoryStore) -> Result<Vec<Vec<u8>>, String> {
 
 /// Replays entries; returns the resulting state and an index of the entries.
 fn replay_entries(entries: &[Vec<u8>]) -> Result<(LedgerReplay, LedgerIndex), String> {
-    let (mut replay, mut told) = (LedgerReplay::default(), LedgerIndex::default());
+    let (mut replay, mut ledger_index) = (LedgerReplay::default(), LedgerIndex::default());
     for (index, bytes) in (0..).zip(entries) {
         let entry = parse_entry(bytes).map_err(|error| format!("entry {index}: {error}"))?;
-        told.add_entry(index, &entry);
+        ledger_index.add_entry(index, &entry);
         replay.apply_entry(entry).map_err(|misplaced| format!("entry {index}: {misplaced}"))?;
     }
-    Ok((replay, told))
+    Ok((replay, ledger_index))
 }
 
 /// Compares journal and ledger as `verify` does.
@@ -64,7 +64,7 @@ pub(crate) fn check_altered_ledgers(store: &MemoryStore) -> Vec<Option<String>> 
         replay_entries(&entries).and_then(|played| compare_with_journal(store, &played)).err()
     };
     let last = |entries: &mut Vec<Vec<u8>>| drop(entries.pop());
-    let twice = |entries: &mut Vec<Vec<u8>>| entries.extend(entries.last().cloned());
-    let moved = |entries: &mut Vec<Vec<u8>>| entries.rotate_right(1);
-    vec![wrong(|_| ()), wrong(last), wrong(twice), wrong(moved)]
+    let repeat_last_entry = |entries: &mut Vec<Vec<u8>>| entries.extend(entries.last().cloned());
+    let rotate_entries = |entries: &mut Vec<Vec<u8>>| entries.rotate_right(1);
+    vec![wrong(|_| ()), wrong(last), wrong(repeat_last_entry), wrong(rotate_entries)]
 }

@@ -65,7 +65,7 @@ fn g13_every_operation_survives_a_fault_or_crash_at_each_step() {
     assert_eq!(sent, all, "every change that there is, and no other");
     assert_eq!(sagas.played.len(), SAGAS.len(), "{:#?}", sagas.played);
     // All except restarts, whose steps are undone individually.
-    let undone = sagas.played.values().filter(|words| words.contains_key("undone")).count();
+    let undone = sagas.played.values().filter(|effects| effects.contains_key("undone")).count();
     assert_eq!(undone, SAGAS.len() - 2, "{:#?}", sagas.played);
 }
 
@@ -88,18 +88,18 @@ fn every_codec_write_has_a_saga_or_a_stated_reason() {
 /// A new fault in the lab or in the store must be drawn here, for each service and each TLS identity too.
 #[test]
 fn every_fault_of_lab_and_store_is_drawn() {
-    let (act, fault) =
+    let (event_source, fault) =
         (include_str!("../../../converger-lab/src/fault/world_event.rs"), include_str!("../../../converger-lab/src/fault.rs"));
     let (wire, store) = (include_str!("../../../converger-lab/src/wire.rs"), include_str!("../../../converger-store/src/memory.rs"));
     let of = |source: &'static str, name: &str| commands::enum_variants(source, name);
     let named = |source, name: &'static str| of(source, name).into_iter().map(move |variant| format!("{name} {variant}"));
     let mut all: BTreeSet<String> =
-        named(act, "WorldEvent").chain(named(fault, "ResponseFault")).chain(named(fault, "TaskFaultEffect")).collect();
+        named(event_source, "WorldEvent").chain(named(fault, "ResponseFault")).chain(named(fault, "TaskFaultEffect")).collect();
     all.extend(named(store, "CommitFault"));
     for service in ["ServiceDown", "ServiceHung", "ServiceUp"] {
-        all.extend(of(act, "NodeService").into_iter().map(|part| format!("{service} {part}")));
+        all.extend(of(event_source, "NodeService").into_iter().map(|part| format!("{service} {part}")));
     }
-    all.extend(of(wire, "TlsIdentity").into_iter().map(|face| format!("Show {face}")));
+    all.extend(of(wire, "TlsIdentity").into_iter().map(|identity| format!("Show {identity}")));
     assert_eq!(drawn_fault_names(), all);
 }
 
@@ -114,9 +114,9 @@ fn same_seed_gives_same_schedule() {
 /// The planted bug affects both.
 #[test]
 fn same_seed_gives_same_schedule_with_a_bug() {
-    let stories = PlantedBug::ALL.into_iter().flat_map(|bug| (0..24).map(move |number| (bug, number * 17)));
+    let cases = PlantedBug::ALL.into_iter().flat_map(|bug| (0..24).map(move |number| (bug, number * 17)));
     let mut broken = 0;
-    for (bug, seed) in stories {
+    for (bug, seed) in cases {
         let short = simulate_seed(seed, Some(bug), false);
         broken += u32::from(short.violation.is_some());
         assert_eq!(short, simulate_whole(seed, Some(bug)), "{seed} {bug:?}");
@@ -146,8 +146,8 @@ fn seed_hashes() -> Vec<String> {
 /// Almost no two seeds give the same schedule, so the number of schedules is meaningful.
 #[test]
 fn nearly_every_seed_gives_a_different_schedule() {
-    let stories: BTreeSet<u64> = (0..3_200).map(|seed| simulate_seed(seed, None, false).hash).collect();
-    assert!(stories.len() > 3_100, "{} stories", stories.len());
+    let hashes: BTreeSet<u64> = (0..3_200).map(|seed| simulate_seed(seed, None, false).hash).collect();
+    assert!(hashes.len() > 3_100, "{} stories", hashes.len());
 }
 
 /// Prints the hashes that the next test compares with another process.
@@ -164,8 +164,8 @@ fn same_seed_gives_same_schedule_in_another_process() {
     let arguments = ["--exact", "every_seed_has_a_hash", "--nocapture"];
     let output = Command::new(own).args(arguments).output().expect("it can be started again");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let told: Vec<&str> = text.lines().filter(|line| line.starts_with("seed ")).collect();
-    assert_eq!(told, seed_hashes(), "{text}");
+    let reported_hashes: Vec<&str> = text.lines().filter(|line| line.starts_with("seed ")).collect();
+    assert_eq!(reported_hashes, seed_hashes(), "{text}");
 }
 
 #[test]

@@ -329,7 +329,7 @@ impl Oracle {
     /// Checks the journal as the next life finds it (S19).
     pub(crate) fn check_journal(&mut self, id: &OperationId, history: Option<&OperationHistory>) {
         let Some(case) = self.cases.get(id) else { return };
-        let has = |told: bool, is: bool| !told || is;
+        let has = |is_acknowledged: bool, is: bool| !is_acknowledged || is;
         let holds = has(case.acknowledged_intent, history.is_some())
             && has(case.acknowledged_mark, history.is_some_and(|history| history.sending.is_some()))
             && has(
@@ -356,15 +356,15 @@ impl Oracle {
     }
 
     /// A request was answered, with the truth at that time.
-    pub(crate) fn on_read(&mut self, id: &OperationId, ask: &EnvRequest, answer: &EnvResponse, snapshot: Option<TruthSnapshot>) {
-        if let EnvRequest::Task(task) = ask {
+    pub(crate) fn on_read(&mut self, id: &OperationId, request: &EnvRequest, answer: &EnvResponse, snapshot: Option<TruthSnapshot>) {
+        if let EnvRequest::Task(task) = request {
             self.check_task_request(id, task);
         }
         let Some(case) = self.cases.get_mut(id) else { return };
-        (case.last, case.hold_check) = (ask.word(), None);
+        (case.last, case.hold_check) = (request.word(), None);
         case.is_read |= matches!(answer, EnvResponse::Status(_) | EnvResponse::Config(_));
-        let asked = case.count_request();
-        let is_own_task = !matches!(ask, EnvRequest::Task(task) if case.is_start_after_reboot(task));
+        let violation = case.count_request();
+        let is_own_task = !matches!(request, EnvRequest::Task(task) if case.is_start_after_reboot(task));
         match (answer, snapshot) {
             (EnvResponse::Cluster(_), snapshot) => case.cluster = snapshot,
             (EnvResponse::Status(_), snapshot) => case.status = snapshot,
@@ -373,7 +373,7 @@ impl Oracle {
             (EnvResponse::Located(Some(_)), _) => self.on_guest_moved(),
             _ => {}
         }
-        if let Some((rule, text)) = asked {
+        if let Some((rule, text)) = violation {
             self.report_violation(rule, text);
         }
     }
@@ -411,13 +411,13 @@ impl Oracle {
     }
 
     /// An operation ended, according to the process.
-    pub(crate) fn on_end(&mut self, id: &OperationId, outcome: &Outcome, is_recorded: bool, at_work: usize) {
+    pub(crate) fn on_end(&mut self, id: &OperationId, outcome: &Outcome, is_recorded: bool, running_tasks: usize) {
         let Some(case) = self.cases.get_mut(id) else { return };
         case.believed = Some(outcome.end());
         case.is_under_way = false;
         self.is_halted |= outcome.end() != OperationEnd::Done && !case.is_recovered && self.on_failure == OnFailure::Stop;
         let case = &self.cases[id];
-        let mut found = case.find_violation(outcome, self.wanted.get(&case.operation.guest.vmid.get()), at_work);
+        let mut found = case.find_violation(outcome, self.wanted.get(&case.operation.guest.vmid.get()), running_tasks);
         found = found.or_else(|| case.check_absence(outcome));
         if self.is_healed && outcome.end() == OperationEnd::Refused && !self.is_guest_occupied(id) {
             found = found.or(Some(("L2", "nothing changes any more, and what was planned a moment ago is refused".to_owned())));
@@ -493,7 +493,7 @@ fn outcome_text(outcome: &Outcome) -> String {
 
 impl OracleCase {
     /// The violation in an end, if any.
-    fn find_violation(&self, outcome: &Outcome, wanted: Option<&WantedGuest>, at_work: usize) -> Option<(&'static str, String)> {
+    fn find_violation(&self, outcome: &Outcome, wanted: Option<&WantedGuest>, running_tasks: usize) -> Option<(&'static str, String)> {
         let code = outcome.code().map_or("", |code| code.as_str());
         match outcome {
             Outcome::Done(findings) if findings.evidence.get("not_needed").is_some() => self.check_needless_restart(wanted),
@@ -512,7 +512,7 @@ impl OracleCase {
             Outcome::Failed { .. } if self.may_have_run && self.is_not_idempotent() && self.task.is_none() => {
                 Some(("S17", "it may have run, only a person could tell, and it is not held".into()))
             }
-            Outcome::Failed { .. } if at_work > 0 && self.sends > 0 => Some(("S17", "failed, and its task is at work".into())),
+            Outcome::Failed { .. } if running_tasks > 0 && self.sends > 0 => Some(("S17", "failed, and its task is at work".into())),
             Outcome::Failed { .. } if self.is_recovered && self.last.is_empty() && self.sends > 0 => {
                 Some(("S20", "it was sent, and nothing was read about it".into()))
             }
@@ -529,12 +529,12 @@ impl OracleCase {
 
     /// The violation in a restart that is reported as not needed: the guest must run, with the new values in effect.
     fn check_needless_restart(&self, wanted: Option<&WantedGuest>) -> Option<(&'static str, String)> {
-        let truth = |snapshot: &Option<TruthSnapshot>| snapshot.as_ref().and_then(|snapshot| snapshot.truth.clone());
+        let truth_of = |snapshot: &Option<TruthSnapshot>| snapshot.as_ref().and_then(|snapshot| snapshot.truth.clone());
         let StepReason::RestartForConfig(fields) = &self.operation.step.reason else {
             return Some(("S17", "not needed, and it is no restart".into()));
         };
-        let is_up = truth(&self.status).is_some_and(|truth| truth::runs_as(&truth, RunState::Running));
-        let is_in_effect = truth(&self.config).zip(wanted).is_some_and(|(truth, wanted)| truth::has_in_effect(&truth, wanted, fields));
+        let is_up = truth_of(&self.status).is_some_and(|truth| truth::runs_as(&truth, RunState::Running));
+        let is_in_effect = truth_of(&self.config).zip(wanted).is_some_and(|(truth, wanted)| truth::has_in_effect(&truth, wanted, fields));
         let is_right = self.sends == 0 && is_up && is_in_effect;
         (!is_right).then(|| ("S17", "not needed, and it was sent, or what it was for is not in effect".into()))
     }

@@ -252,17 +252,17 @@ pub(crate) fn buggy_wanted(bug: Option<PlantedBug>, mut wanted: BTreeMap<u32, Wa
 }
 
 /// The request with this bug.
-pub(crate) fn buggy_request(bug: PlantedBug, operation: &Operation, ask: EnvRequest, digest: Option<&str>) -> EnvRequest {
-    let EnvRequest::Send { address: mut place, change, mut revision } = ask else { return ask };
+pub(crate) fn buggy_request(bug: PlantedBug, operation: &Operation, request: EnvRequest, digest: Option<&str>) -> EnvRequest {
+    let EnvRequest::Send { mut address, change, mut revision } = request else { return request };
     match bug {
         PlantedBug::IgnoreDigest if revision.is_some() => {
             revision = digest.and_then(converger_core::apply::ConfigRevision::new).or(revision);
         }
-        PlantedBug::PlannedNode => place.node = operation.guest.node.clone(),
-        PlantedBug::OtherGuest => place.vmid = Vmid::new(u64::from(place.vmid.get()) + 1).unwrap_or(place.vmid),
+        PlantedBug::PlannedNode => address.node = operation.guest.node.clone(),
+        PlantedBug::OtherGuest => address.vmid = Vmid::new(u64::from(address.vmid.get()) + 1).unwrap_or(address.vmid),
         _ => {}
     }
-    EnvRequest::Send { address: place, change, revision }
+    EnvRequest::Send { address, change, revision }
 }
 
 /// The response with this bug. `has_sent`: the change was sent before.
@@ -288,8 +288,8 @@ pub(crate) fn buggy_response(bug: Option<PlantedBug>, operation: &Operation, ans
                 }
                 PlantedBug::IgnorePending => config.pending = Box::new([]),
                 PlantedBug::IgnoreHold => {
-                    let kept = config.tags.iter().filter(|tag| *tag != "converger-hold").map(Into::into).collect();
-                    config.tags = WordSet::new(kept);
+                    let other_tags = config.tags.iter().filter(|tag| *tag != "converger-hold").map(Into::into).collect();
+                    config.tags = WordSet::new(other_tags);
                 }
                 _ => {}
             }
@@ -347,8 +347,8 @@ pub(crate) fn buggy_commit_event(bug: Option<PlantedBug>, record: &JournalRecord
 }
 
 /// The result of the hold check with this bug.
-pub(crate) fn buggy_hold_check(bug: Option<PlantedBug>, said: OperationEvent) -> OperationEvent {
-    if bug == Some(PlantedBug::SkipClear) { OperationEvent::SendAllowed } else { said }
+pub(crate) fn buggy_hold_check(bug: Option<PlantedBug>, event: OperationEvent) -> OperationEvent {
+    if bug == Some(PlantedBug::SkipClear) { OperationEvent::SendAllowed } else { event }
 }
 
 /// The planned operation with this bug.

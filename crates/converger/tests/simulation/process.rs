@@ -87,7 +87,7 @@ impl<'l> SimulatedProcess<'l> {
         stage: &'l mut SimulationStage,
         store: MemoryStore,
         oracle: &'l mut Oracle,
-        scene: &'l SimulationSetup,
+        simulation_setup: &'l SimulationSetup,
         bug: Option<PlantedBug>,
         drive: &'l mut RunMachine,
     ) -> Self {
@@ -96,7 +96,7 @@ impl<'l> SimulatedProcess<'l> {
             stage,
             store,
             oracle,
-            scene,
+            scene: simulation_setup,
             bug,
             skew_ms: 0,
             monotonic_clock: Cell::default(),
@@ -147,12 +147,12 @@ impl<'l> SimulatedProcess<'l> {
     }
 
     fn run_queue(&mut self) -> Result<(), ProcessDied> {
-        while let Some((place, (id, event))) = self.queue.pop_first() {
-            if place.0 > self.stage.now_ms {
+        while let Some((queue_key, (id, event))) = self.queue.pop_first() {
+            if queue_key.0 > self.stage.now_ms {
                 self.oracle.on_time_passed();
             }
-            self.stage.advance_to(place.0);
-            if self.told_failed.is_some_and(|told| told <= place) {
+            self.stage.advance_to(queue_key.0);
+            if self.told_failed.is_some_and(|failed_key| failed_key <= queue_key) {
                 self.oracle.on_write_failure_reported();
             }
             if std::mem::take(&mut self.is_drained) {
@@ -218,9 +218,9 @@ impl<'l> SimulatedProcess<'l> {
                 let digest = self.stage.world.guest_truth(operation.guest.vmid.get()).map(|truth| truth.digest);
                 let revision = digest.as_deref().and_then(converger_core::apply::ConfigRevision::new);
                 let OperationTarget { node, kind, vmid, .. } = &operation.guest;
-                let place = GuestAddress { node: node.clone(), kind: *kind, vmid: *vmid };
-                let ask = EnvRequest::Send { address: place, change: operation.step.change.clone(), revision };
-                let _ = self.exchange_request(&id, operation, &ask);
+                let address = GuestAddress { node: node.clone(), kind: *kind, vmid: *vmid };
+                let request = EnvRequest::Send { address, change: operation.step.change.clone(), revision };
+                let _ = self.exchange_request(&id, operation, &request);
                 Err(ProcessDied)
             }
             _ => {
@@ -250,9 +250,9 @@ impl<'l> SimulatedProcess<'l> {
     }
 
     fn process_now_ms(&self) -> u64 {
-        let mut steady = self.monotonic_clock.get();
-        let now_ms = steady.advance(self.stage.now_ms.saturating_add_signed(self.skew_ms), self.stage.awake_ms());
-        self.monotonic_clock.set(steady);
+        let mut clock = self.monotonic_clock.get();
+        let now_ms = clock.advance(self.stage.now_ms.saturating_add_signed(self.skew_ms), self.stage.awake_ms());
+        self.monotonic_clock.set(clock);
         now_ms
     }
 
@@ -264,25 +264,25 @@ impl<'l> SimulatedProcess<'l> {
                 let up_ms = self.stage.awake_ms();
                 self.commit_record(id, JournalRecord::Sending { id: id.clone(), at_ms: self.process_now_ms(), up_ms })
             }
-            OperationCommand::Request(ask) => self.send_request(id, &operation, ask),
+            OperationCommand::Request(request) => self.send_request(id, &operation, request),
             // Before the hold check.
             OperationCommand::RecheckHolds if std::mem::take(&mut self.is_full) => {
                 self.stage.note_struck(FaultKind::NoRoom);
-                let word = Slug::new("busy").unwrap_or_else(|| panic!("a word"));
-                let cause = EnvFault { kind: EnvFaultKind::Busy, word, text: "no answer to earlier requests yet".into() };
+                let code = Slug::new("busy").unwrap_or_else(|| panic!("a word"));
+                let cause = EnvFault { kind: EnvFaultKind::Busy, word: code, text: "no answer to earlier requests yet".into() };
                 self.schedule_event(self.stage.now_ms, id, OperationEvent::SendBlocked(SendBlock::NodeBusy(cause)));
                 Ok(())
             }
             OperationCommand::RecheckHolds => {
                 self.oracle.on_hold_check(id, self.find_hold_or_freeze(&operation), self.stage.now_ms);
-                let said = check_holds(&self.store, operation.environment.clone(), operation.guest.vmid).now_or_never();
-                let said = said.unwrap_or_else(|| panic!("nothing here waits"));
-                self.schedule_event(self.stage.now_ms, id, planted_bugs::buggy_hold_check(self.bug, said));
+                let event = check_holds(&self.store, operation.environment.clone(), operation.guest.vmid).now_or_never();
+                let event = event.unwrap_or_else(|| panic!("nothing here waits"));
+                self.schedule_event(self.stage.now_ms, id, planted_bugs::buggy_hold_check(self.bug, event));
                 Ok(())
             }
             OperationCommand::FindTaskOwners(tasks) => {
-                let said = find_task_owners(&self.store, operation.environment.clone(), id, tasks).now_or_never();
-                self.schedule_event(self.stage.now_ms, id, said.unwrap_or_else(|| panic!("nothing here waits")));
+                let event = find_task_owners(&self.store, operation.environment.clone(), id, tasks).now_or_never();
+                self.schedule_event(self.stage.now_ms, id, event.unwrap_or_else(|| panic!("nothing here waits")));
                 Ok(())
             }
             OperationCommand::Wait(ms) => {
@@ -307,29 +307,29 @@ impl<'l> SimulatedProcess<'l> {
     }
 
     /// A command to the world or to the store is about to run: the trigger of faults of the process.
-    fn before_act(&mut self, act: ProcessAct) -> Result<(), ProcessDied> {
+    fn before_act(&mut self, action: ProcessAct) -> Result<(), ProcessDied> {
         self.commands += 1;
         if self.commands > COMMANDS_MAX {
             self.oracle.report("L3", format!("the process did {COMMANDS_MAX} things and goes on"));
             return Err(ProcessDied);
         }
-        let (harms, before_ms) = (self.stage.count_command(act == ProcessAct::Send), self.stage.now_ms);
-        for harm in harms {
-            self.strike_process(&harm)?;
+        let (faults, before_ms) = (self.stage.count_command(action == ProcessAct::Send), self.stage.now_ms);
+        for fault in faults {
+            self.strike_process(&fault)?;
         }
         // Nothing but a sleeping machine takes time here.
-        self.slept_ms = if act == ProcessAct::Send { self.stage.now_ms - before_ms } else { 0 };
+        self.slept_ms = if action == ProcessAct::Send { self.stage.now_ms - before_ms } else { 0 };
         if self.slept_ms > 0 {
             self.stage.note_reached("the machine slept between the last word and the sending");
         }
         Ok(())
     }
 
-    fn strike_process(&mut self, harm: &ScheduledFault) -> Result<(), ProcessDied> {
-        self.stage.trace_line(format_args!("harm: {:?}", harm.kind));
+    fn strike_process(&mut self, scheduled_fault: &ScheduledFault) -> Result<(), ProcessDied> {
+        self.stage.trace_line(format_args!("harm: {:?}", scheduled_fault.kind));
         let environment = self.scene.desired.environment().clone();
         let (by, reason, at_ms): (Box<str>, Box<str>, u64) = ("ann".into(), "maintenance".into(), self.stage.now_ms);
-        let has_struck = match harm.kind {
+        let has_struck = match scheduled_fault.kind {
             FaultKind::CrashBefore | FaultKind::CrashAfter => {
                 self.dies_after = true;
                 true
@@ -339,7 +339,7 @@ impl<'l> SimulatedProcess<'l> {
                 true
             }
             FaultKind::OwnClockJump => {
-                self.skew_ms = i64::try_from(harm.number % 7_200_000).unwrap_or(0) - 3_600_000;
+                self.skew_ms = i64::try_from(scheduled_fault.number % 7_200_000).unwrap_or(0) - 3_600_000;
                 self.skew_ms != 0
             }
             FaultKind::Asleep => {
@@ -347,7 +347,7 @@ impl<'l> SimulatedProcess<'l> {
                 true
             }
             FaultKind::HeldByPerson => {
-                let vmid = Vmid::new(u64::from(harm.vmid)).unwrap_or_else(|| panic!("an id"));
+                let vmid = Vmid::new(u64::from(scheduled_fault.vmid)).unwrap_or_else(|| panic!("an id"));
                 self.store.commit_now(StoreWrite::Hold(Hold { environment, vmid, by, reason, at_ms }).into()).is_ok()
             }
             FaultKind::Frozen => self.store.commit_now(StoreWrite::Freeze(Freeze { environment, by, reason, at_ms }).into()).is_ok(),
@@ -362,14 +362,14 @@ impl<'l> SimulatedProcess<'l> {
                 false
             }
             _ => {
-                self.fault = harm.store_fault().map(|fault| (harm.kind, fault)).or(self.fault);
+                self.fault = scheduled_fault.store_fault().map(|fault| (scheduled_fault.kind, fault)).or(self.fault);
                 false
             }
         };
         if has_struck {
-            self.stage.note_struck(harm.kind);
+            self.stage.note_struck(scheduled_fault.kind);
         }
-        if matches!(harm.kind, FaultKind::CrashBefore | FaultKind::PowerLost) { Err(ProcessDied) } else { Ok(()) }
+        if matches!(scheduled_fault.kind, FaultKind::CrashBefore | FaultKind::PowerLost) { Err(ProcessDied) } else { Ok(()) }
     }
 
     fn after_act(&mut self) -> Result<(), ProcessDied> {
@@ -462,35 +462,35 @@ impl<'l> SimulatedProcess<'l> {
         }
     }
 
-    fn send_request(&mut self, id: &OperationId, operation: &Operation, ask: EnvRequest) -> Result<(), ProcessDied> {
-        self.before_act(if ask.is_mutation() { ProcessAct::Send } else { ProcessAct::Read })?;
+    fn send_request(&mut self, id: &OperationId, operation: &Operation, request: EnvRequest) -> Result<(), ProcessDied> {
+        self.before_act(if request.is_mutation() { ProcessAct::Send } else { ProcessAct::Read })?;
         let has_sent = self.sent.contains(id) || self.run_machine.operation_state(id).is_some_and(operation::OperationState::is_recovered);
-        if self.bug == Some(PlantedBug::StaleRead) && !has_sent && matches!(ask, EnvRequest::Status(_)) {
+        if self.bug == Some(PlantedBug::StaleRead) && !has_sent && matches!(request, EnvRequest::Status(_)) {
             // The bug assumes that everything is as planned.
             return self.send_without_checks(id, operation);
         }
-        if matches!(ask, EnvRequest::Status(_)) {
+        if matches!(request, EnvRequest::Status(_)) {
             self.asked_ms = self.process_now_ms();
         }
-        let ask = match self.bug {
+        let request = match self.bug {
             Some(bug) => {
                 let digest = self.stage.world.guest_truth(operation.guest.vmid.get()).map(|truth| truth.digest);
-                planted_bugs::buggy_request(bug, operation, ask, digest.as_deref())
+                planted_bugs::buggy_request(bug, operation, request, digest.as_deref())
             }
-            None => ask,
+            None => request,
         };
-        let (answer, at_ms) = self.exchange_request(id, operation, &ask);
+        let (answer, at_ms) = self.exchange_request(id, operation, &request);
         self.after_act()?;
-        self.stage.trace_line(format_args!("{id}: {} -> {}", ask.word(), AnswerSummary(&answer)));
-        let (answer, at_ms) = match (&ask, &answer, self.bug) {
+        self.stage.trace_line(format_args!("{id}: {} -> {}", request.word(), AnswerSummary(&answer)));
+        let (answer, at_ms) = match (&request, &answer, self.bug) {
             (EnvRequest::Send { .. }, EnvResponse::Sent(SendResult::MaybeExecuted(_)), Some(PlantedBug::RetryLostAnswer)) => {
-                self.exchange_request(id, operation, &ask)
+                self.exchange_request(id, operation, &request)
             }
-            (_, EnvResponse::Unreadable(_), Some(PlantedBug::AskForEver)) => self.retry_until_answered(id, operation, &ask),
+            (_, EnvResponse::Unreadable(_), Some(PlantedBug::AskForEver)) => self.retry_until_answered(id, operation, &request),
             (_, EnvResponse::Tasks(tasks), Some(PlantedBug::BelieveTheList)) if tasks.is_empty() => return self.give_up_without_task(id),
             _ => (answer, at_ms),
         };
-        if ask.is_mutation() {
+        if request.is_mutation() {
             self.sent.insert(id.clone());
         }
         let answer = planted_bugs::buggy_response(self.bug, operation, answer, has_sent);
@@ -500,12 +500,12 @@ impl<'l> SimulatedProcess<'l> {
 
     /// Sends the change right away, based on the plan.
     fn send_without_checks(&mut self, id: &OperationId, operation: &Operation) -> Result<(), ProcessDied> {
-        let Ok(place) = self.run_machine.operation_state(id).map(|state| state.address().clone()).ok_or(()) else { return Ok(()) };
-        let digest = self.stage.world.guest_truth(place.vmid.get()).map(|truth| truth.digest);
+        let Ok(address) = self.run_machine.operation_state(id).map(|state| state.address().clone()).ok_or(()) else { return Ok(()) };
+        let digest = self.stage.world.guest_truth(address.vmid.get()).map(|truth| truth.digest);
         let revision = digest.as_deref().and_then(converger_core::apply::ConfigRevision::new);
-        let ask = EnvRequest::Send { address: place, change: operation.step.change.clone(), revision };
+        let request = EnvRequest::Send { address, change: operation.step.change.clone(), revision };
         let _ = self.write_journal(&JournalRecord::Sending { id: id.clone(), at_ms: self.process_now_ms(), up_ms: self.stage.awake_ms() });
-        let _ = self.exchange_request(id, operation, &ask);
+        let _ = self.exchange_request(id, operation, &request);
         Err(ProcessDied)
     }
 
@@ -516,39 +516,39 @@ impl<'l> SimulatedProcess<'l> {
     }
 
     /// Retries until there is a response, up to a limit.
-    fn retry_until_answered(&mut self, id: &OperationId, operation: &Operation, ask: &EnvRequest) -> (EnvResponse, u64) {
-        let mut came = self.exchange_request(id, operation, ask);
+    fn retry_until_answered(&mut self, id: &OperationId, operation: &Operation, request: &EnvRequest) -> (EnvResponse, u64) {
+        let mut response = self.exchange_request(id, operation, request);
         for _ in 0..1_000 {
-            if !matches!(came.0, EnvResponse::Unreadable(_)) {
+            if !matches!(response.0, EnvResponse::Unreadable(_)) {
                 break;
             }
-            came = self.exchange_request(id, operation, ask);
+            response = self.exchange_request(id, operation, request);
         }
-        came
+        response
     }
 
     /// Sends one environment request; returns the response and its time.
-    fn exchange_request(&mut self, id: &OperationId, operation: &Operation, ask: &EnvRequest) -> (EnvResponse, u64) {
-        let command = match actuator::command_for(ask) {
+    fn exchange_request(&mut self, id: &OperationId, operation: &Operation, env_request: &EnvRequest) -> (EnvResponse, u64) {
+        let command = match actuator::command_for(env_request) {
             Ok(command) => command,
             Err(unsent) => return (*unsent, self.stage.now_ms),
         };
         let request = codec::encode(&command);
         let vmid = operation.guest.vmid.get();
-        if ask.is_mutation() {
+        if env_request.is_mutation() {
             self.check_send(id, &request, vmid);
         }
-        let came = self.stage.carry_request(&request, vmid);
-        let snapshot = self.take_snapshot(ask, operation);
-        let read = came.answer.and_then(|answer| decode_cache::decode_cached(&command, &answer));
-        let (time, at_ms) = self.read_clock(actuator::clock_command(ask, &read), vmid, came.at_ms);
-        let answer = actuator::interpret_response(&self.caller, ask, read, time);
-        let answer = self.with_foreign_tasks(ask, answer);
+        let outcome = self.stage.carry_request(&request, vmid);
+        let snapshot = self.take_snapshot(env_request, operation);
+        let read = outcome.answer.and_then(|answer| decode_cache::decode_cached(&command, &answer));
+        let (time, at_ms) = self.read_clock(actuator::clock_command(env_request, &read), vmid, outcome.at_ms);
+        let answer = actuator::interpret_response(&self.caller, env_request, read, time);
+        let answer = self.with_foreign_tasks(env_request, answer);
         if let EnvResponse::Sent(sent) = &answer {
-            self.oracle.on_answer(id, sent, came.has_effect);
+            self.oracle.on_answer(id, sent, outcome.has_effect);
             self.note_send_result(sent);
         } else {
-            self.oracle.on_read(id, ask, &answer, snapshot);
+            self.oracle.on_read(id, env_request, &answer, snapshot);
         }
         (answer, at_ms)
     }
@@ -561,15 +561,15 @@ impl<'l> SimulatedProcess<'l> {
         at_ms: u64,
     ) -> (Option<Result<codec::ProxmoxEvent, ProxmoxFailure>>, u64) {
         let Some(command) = clock else { return (None, at_ms) };
-        let came = self.stage.carry_request(&codec::encode(&command), vmid);
-        (Some(came.answer.and_then(|answer| decode_cache::decode_cached(&command, &answer))), at_ms.max(came.at_ms))
+        let outcome = self.stage.carry_request(&codec::encode(&command), vmid);
+        (Some(outcome.answer.and_then(|answer| decode_cache::decode_cached(&command, &answer))), at_ms.max(outcome.at_ms))
     }
 
     fn check_send(&mut self, id: &OperationId, request: &codec::HttpRequest, vmid: u32) {
         let history = self.load_history(id);
-        let at_work = self.stage.tasks_at_work(vmid);
+        let running_tasks = self.stage.tasks_at_work(vmid);
         match ParsedMutation::parse(request.path(), request.form().unwrap_or("")) {
-            Some(mutation) => self.oracle.on_send(id, &mutation, history.as_ref(), at_work, self.stage.now_ms),
+            Some(mutation) => self.oracle.on_send(id, &mutation, history.as_ref(), running_tasks, self.stage.now_ms),
             None => self.oracle.report("S12", format!("{id} sends {}", request.path())),
         }
         self.oracle.check_freshness(id, self.stage.now_ms - self.slept_ms);
@@ -581,24 +581,24 @@ impl<'l> SimulatedProcess<'l> {
         read(&self.store).or_else(|| read(&self.store.crash())).flatten()
     }
 
-    fn take_snapshot(&self, ask: &EnvRequest, operation: &Operation) -> Option<super::stage::TruthSnapshot> {
+    fn take_snapshot(&self, request: &EnvRequest, operation: &Operation) -> Option<super::stage::TruthSnapshot> {
         let vmid = operation.guest.vmid.get();
-        match ask {
+        match request {
             EnvRequest::Cluster => {
                 let node = self.run_machine.operation_state(&operation.id).map_or(&operation.guest.node, |state| &state.address().node);
                 Some(self.stage.cluster_snapshot(node.as_str()))
             }
-            EnvRequest::Status(place) | EnvRequest::Config(place) => Some(self.stage.guest_snapshot(place.node.as_str(), vmid)),
+            EnvRequest::Status(address) | EnvRequest::Config(address) => Some(self.stage.guest_snapshot(address.node.as_str(), vmid)),
             _ => None,
         }
     }
 
     /// With the bug, every task of the guest is one of ours.
-    fn with_foreign_tasks(&self, ask: &EnvRequest, answer: EnvResponse) -> EnvResponse {
-        let (Some(PlantedBug::AdoptForeignTask), EnvRequest::Tasks { address: place, .. }) = (self.bug, ask) else { return answer };
-        let foreign = self.stage.foreign_tasks(place.vmid.get()).pop().and_then(|upid| TaskId::new(&upid));
+    fn with_foreign_tasks(&self, request: &EnvRequest, answer: EnvResponse) -> EnvResponse {
+        let (Some(PlantedBug::AdoptForeignTask), EnvRequest::Tasks { address, .. }) = (self.bug, request) else { return answer };
+        let foreign_task = self.stage.foreign_tasks(address.vmid.get()).pop().and_then(|upid| TaskId::new(&upid));
         let as_ours = |task| ObservedTask { task, ended_age_secs: None, is_ours: true };
-        foreign.map_or(answer, |task| EnvResponse::Tasks(vec![as_ours(task)]))
+        foreign_task.map_or(answer, |task| EnvResponse::Tasks(vec![as_ours(task)]))
     }
 
     fn note_send_result(&mut self, sent: &SendResult) {
@@ -623,13 +623,14 @@ impl<'l> SimulatedProcess<'l> {
         }
         let is_escalated = self.bug == Some(PlantedBug::Escalate) && code == "shutdown-timeout";
         if let Some(change) = planted_bugs::escalate_shutdown(&state.operation().step.change).filter(|_| is_escalated) {
-            let ask = EnvRequest::Send { address: state.address().clone(), change, revision: None };
-            let _ = self.exchange_request(id, state.operation(), &ask);
+            let request = EnvRequest::Send { address: state.address().clone(), change, revision: None };
+            let _ = self.exchange_request(id, state.operation(), &request);
         }
-        let at_work = if outcome.end() == OperationEnd::Failed { self.stage.tasks_at_work(state.operation().guest.vmid.get()) } else { 0 };
+        let running_tasks =
+            if outcome.end() == OperationEnd::Failed { self.stage.tasks_at_work(state.operation().guest.vmid.get()) } else { 0 };
         let vmid = state.operation().guest.vmid.get();
         self.oracle.on_given_up(id, outcome, || self.stage.own_tasks(vmid), self.stage.now_ms);
-        self.oracle.on_end(id, outcome, state.is_recorded(), at_work);
+        self.oracle.on_end(id, outcome, state.is_recorded(), running_tasks);
     }
 }
 

@@ -92,60 +92,66 @@ fn saga_title(kind: Of, step: &str) -> String {
 
 impl SagaResults {
     fn run_saga(&mut self, kind: Of, step: &str, sent: &[&str]) {
-        let (saga, scene) = (saga_title(kind, step), || setup::single_guest(kind, step));
-        let calm = simulate_setup(scene(), Vec::new(), 1);
-        let (commands, requests, sends) = (calm.commands, calm.early_requests, calm.sends);
-        self.add_result(&saga, &calm, sends);
-        let verbs: Vec<&str> = calm.sent.iter().map(|(_, verb)| verb.as_str()).collect();
+        let (saga, new_setup) = (saga_title(kind, step), || setup::single_guest(kind, step));
+        let undisturbed = simulate_setup(new_setup(), Vec::new(), 1);
+        let (commands, requests, sends) = (undisturbed.commands, undisturbed.early_requests, undisturbed.sends);
+        self.add_result(&saga, &undisturbed, sends);
+        let verbs: Vec<&str> = undisturbed.sent.iter().map(|(_, verb)| verb.as_str()).collect();
         if verbs != sent {
             self.wrong.push(format!("{saga}: {verbs:?} is sent for it, and not {sent:?}"));
         }
         for at in 1..=commands {
-            for (death, word) in [(FaultKind::CrashBefore, "crashed before"), (FaultKind::CrashAfter, "crashed after")] {
-                self.check_death(&saga, word, &scene, ScheduledFault::at(death, FaultTrigger::Command(at)), sends);
+            for (crash, effect) in [(FaultKind::CrashBefore, "crashed before"), (FaultKind::CrashAfter, "crashed after")] {
+                self.check_death(&saga, effect, &new_setup, ScheduledFault::at(crash, FaultTrigger::Command(at)), sends);
             }
             self.check_with_faults(
                 &saga,
                 "power lost",
-                scene(),
+                new_setup(),
                 vec![ScheduledFault::at(FaultKind::PowerLost, FaultTrigger::Command(at))],
                 sends,
             );
             for fault in [FaultKind::StoreFull, FaultKind::SyncLost, FaultKind::SyncLostWritten] {
-                self.check_with_faults(&saga, "not written", scene(), vec![ScheduledFault::at(fault, FaultTrigger::Command(at))], sends);
+                self.check_with_faults(
+                    &saga,
+                    "not written",
+                    new_setup(),
+                    vec![ScheduledFault::at(fault, FaultTrigger::Command(at))],
+                    sends,
+                );
             }
         }
         for at in 1..=requests {
             for wire in FaultKind::wire_kinds() {
-                self.check_with_faults(&saga, "failed", scene(), vec![ScheduledFault::at(wire, FaultTrigger::Request(at))], sends);
+                self.check_with_faults(&saga, "failed", new_setup(), vec![ScheduledFault::at(wire, FaultTrigger::Request(at))], sends);
             }
         }
         for task in [FaultKind::TaskFails, FaultKind::TaskHangs, FaultKind::TaskWarns] {
-            self.check_with_faults(&saga, TASK_FAILED, scene(), vec![ScheduledFault::at(task, FaultTrigger::BeforeSend)], sends);
+            self.check_with_faults(&saga, TASK_FAILED, new_setup(), vec![ScheduledFault::at(task, FaultTrigger::BeforeSend)], sends);
         }
         self.check_with_faults(
             &saga,
             TASK_FAILED,
-            scene(),
+            new_setup(),
             vec![ScheduledFault::at(FaultKind::TaskKilled, FaultTrigger::AfterSend)],
             sends,
         );
         if RESTARTS.contains(&step) {
-            self.left_down(&saga, &scene, commands, sends);
+            self.left_down(&saga, &new_setup, commands, sends);
         }
     }
 
     /// The guest goes down for its restart and cannot start again; the process dies before and after each command of that.
-    fn left_down(&mut self, saga: &str, scene: &dyn Fn() -> SimulationSetup, commands: u64, sends: u64) {
+    fn left_down(&mut self, saga: &str, new_setup: &dyn Fn() -> SimulationSetup, commands: u64, sends: u64) {
         let few = || ScheduledFault::at(FaultKind::FewCpus, FaultTrigger::BeforeSend);
-        self.check_with_faults(saga, START_FAILED, scene(), vec![few()], sends);
+        self.check_with_faults(saga, START_FAILED, new_setup(), vec![few()], sends);
         for at in 1..=commands {
-            for death in [FaultKind::CrashBefore, FaultKind::CrashAfter] {
+            for crash in [FaultKind::CrashBefore, FaultKind::CrashAfter] {
                 self.check_with_faults(
                     saga,
                     "crashed again",
-                    scene(),
-                    vec![few(), ScheduledFault::at(death, FaultTrigger::Command(at))],
+                    new_setup(),
+                    vec![few(), ScheduledFault::at(crash, FaultTrigger::Command(at))],
                     sends,
                 );
             }
@@ -153,15 +159,22 @@ impl SagaResults {
     }
 
     /// The process dies, and dies again at each command of its recovery, without sending anything twice.
-    fn check_death(&mut self, saga: &str, word: &'static str, scene: &dyn Fn() -> SimulationSetup, first: ScheduledFault, sends: u64) {
+    fn check_death(
+        &mut self,
+        saga: &str,
+        effect: &'static str,
+        new_setup: &dyn Fn() -> SimulationSetup,
+        first: ScheduledFault,
+        sends: u64,
+    ) {
         let FaultTrigger::Command(at) = first.trigger else { return };
-        let once = simulate_setup(scene(), vec![first.clone()], 2);
-        self.count_effect(saga, word, once.struck.contains(&first.kind));
+        let once = simulate_setup(new_setup(), vec![first.clone()], 2);
+        self.count_effect(saga, effect, once.struck.contains(&first.kind));
         self.add_result(&format!("{saga}: {:?} {at}", first.kind), &once, sends);
         for again in at + 1..=once.commands {
-            for death in [FaultKind::CrashBefore, FaultKind::CrashAfter] {
-                let second = ScheduledFault::at(death, FaultTrigger::Command(again));
-                self.check_with_faults(saga, "crashed again", scene(), vec![first.clone(), second], sends);
+            for crash in [FaultKind::CrashBefore, FaultKind::CrashAfter] {
+                let second = ScheduledFault::at(crash, FaultTrigger::Command(again));
+                self.check_with_faults(saga, "crashed again", new_setup(), vec![first.clone(), second], sends);
             }
         }
     }
@@ -169,13 +182,13 @@ impl SagaResults {
     /// The same request is repeated after each death and is not carried out again (G13).
     fn check_repeated_request(&mut self, kind: Of, step: &str) {
         let saga = saga_title(kind, step);
-        let scene = || SimulationSetup { is_one_shot: true, ..setup::single_guest(kind, step) };
-        let calm = simulate_setup(scene(), Vec::new(), 1);
-        for at in 1..=calm.commands {
-            for death in [FaultKind::CrashBefore, FaultKind::CrashAfter] {
-                let told = simulate_setup(scene(), vec![ScheduledFault::at(death, FaultTrigger::Command(at))], 3);
-                self.count_effect(&saga, "repeated", told.seen.contains(&"a request was repeated"));
-                self.add_result(&format!("{saga}, once: {death:?} {at}"), &told, calm.sends);
+        let new_setup = || SimulationSetup { is_one_shot: true, ..setup::single_guest(kind, step) };
+        let undisturbed = simulate_setup(new_setup(), Vec::new(), 1);
+        for at in 1..=undisturbed.commands {
+            for crash in [FaultKind::CrashBefore, FaultKind::CrashAfter] {
+                let result = simulate_setup(new_setup(), vec![ScheduledFault::at(crash, FaultTrigger::Command(at))], 3);
+                self.count_effect(&saga, "repeated", result.seen.contains(&"a request was repeated"));
+                self.add_result(&format!("{saga}, once: {crash:?} {at}"), &result, undisturbed.sends);
             }
         }
     }
@@ -184,63 +197,70 @@ impl SagaResults {
     fn check_undo(&mut self, kind: Of, step: &str, undo: &Json) {
         let saga = saga_title(kind, step);
         let back = || setup::undo_setup(kind, step, undo).unwrap_or_else(|| panic!("{undo} cannot be asked for"));
-        let tell = |harms: &[(FaultKind, u64)]| simulate_undo(setup::single_guest(kind, step), back(), harms);
-        let calm = tell(&[]);
-        self.add_undo_result(&saga, "", &calm);
-        let published = undo["change"].as_str().map(|word| word.trim_end_matches(".set")).into_iter().map(str::to_owned).collect();
-        if calm.sent != published {
-            self.wrong.push(format!("{saga}, undone: {:?} is sent, and {published:?} is published", calm.sent));
+        let tell = |faults: &[(FaultKind, u64)]| simulate_undo(setup::single_guest(kind, step), back(), faults);
+        let undisturbed = tell(&[]);
+        self.add_undo_result(&saga, "", &undisturbed);
+        let published = undo["change"].as_str().map(|change| change.trim_end_matches(".set")).into_iter().map(str::to_owned).collect();
+        if undisturbed.sent != published {
+            self.wrong.push(format!("{saga}, undone: {:?} is sent, and {published:?} is published", undisturbed.sent));
         }
-        if calm.commands == 0 {
+        if undisturbed.commands == 0 {
             self.wrong.push(format!("{saga}, undone: nothing was done on the way back before everything healed"));
         }
-        for at in 1..=calm.commands {
-            for death in [FaultKind::CrashBefore, FaultKind::CrashAfter] {
-                self.add_undo_result(&saga, &format!(": {death:?} {at}"), &tell(&[(death, at)]));
-                let twice = [(death, at), (FaultKind::CrashAfter, at + 2)];
-                self.add_undo_result(&saga, &format!(": {death:?} {at} and later"), &tell(&twice));
+        for at in 1..=undisturbed.commands {
+            for crash in [FaultKind::CrashBefore, FaultKind::CrashAfter] {
+                self.add_undo_result(&saga, &format!(": {crash:?} {at}"), &tell(&[(crash, at)]));
+                let two_crashes = [(crash, at), (FaultKind::CrashAfter, at + 2)];
+                self.add_undo_result(&saga, &format!(": {crash:?} {at} and later"), &tell(&two_crashes));
             }
         }
     }
 
-    fn add_undo_result(&mut self, saga: &str, name: &str, told: &UndoResult) {
+    fn add_undo_result(&mut self, saga: &str, name: &str, result: &UndoResult) {
         self.stories += 1;
-        self.sends += told.sends.iter().sum::<u64>();
-        let [before, once, twice] = &told.seen;
-        let [done, undone, again] = told.sends;
+        self.sends += result.sends.iter().sum::<u64>();
+        let [before, once, twice] = &result.seen;
+        let [done, undone, again] = result.sends;
         self.count_effect(saga, UNDONE, undone > 0);
-        if let Some(RuleViolation { rule, text }) = &told.violation {
+        if let Some(RuleViolation { rule, text }) = &result.violation {
             self.wrong.push(format!("{saga}, undone{name}: {rule} {text}"));
         }
         if before != once || once != twice || done != 1 || !(1..=2).contains(&undone) || again != 0 {
-            self.wrong.push(format!("{saga}, undone{name}: {:?} changes, {:#?}", told.sends, told.seen));
+            self.wrong.push(format!("{saga}, undone{name}: {:?} changes, {:#?}", result.sends, result.seen));
         }
     }
 
     /// Runs the saga with these faults; the last one is the counted effect.
-    fn check_with_faults(&mut self, saga: &str, word: &'static str, scene: SimulationSetup, harms: Vec<ScheduledFault>, sends: u64) {
-        let name: Vec<String> = harms.iter().map(|harm| format!("{:?} {:?}", harm.kind, harm.trigger)).collect();
-        let told = simulate_setup(scene, harms.clone(), 3);
-        self.count_effect(saga, word, harms.last().is_some_and(|harm| told.struck.contains(&harm.kind)));
-        self.add_result(&format!("{saga}: {}", name.join(", ")), &told, sends);
+    fn check_with_faults(
+        &mut self,
+        saga: &str,
+        effect: &'static str,
+        simulation_setup: SimulationSetup,
+        faults: Vec<ScheduledFault>,
+        sends: u64,
+    ) {
+        let name: Vec<String> = faults.iter().map(|fault| format!("{:?} {:?}", fault.kind, fault.trigger)).collect();
+        let result = simulate_setup(simulation_setup, faults.clone(), 3);
+        self.count_effect(saga, effect, faults.last().is_some_and(|fault| result.struck.contains(&fault.kind)));
+        self.add_result(&format!("{saga}: {}", name.join(", ")), &result, sends);
     }
 
-    fn count_effect(&mut self, saga: &str, word: &'static str, took_effect: bool) {
+    fn count_effect(&mut self, saga: &str, effect: &'static str, took_effect: bool) {
         if took_effect {
-            *self.played.entry(saga.to_owned()).or_default().entry(word).or_default() += 1;
+            *self.played.entry(saga.to_owned()).or_default().entry(effect).or_default() += 1;
         }
     }
 
     /// Nothing is sent more often than without faults, plus once for each life in which it did not arrive.
-    fn add_result(&mut self, name: &str, told: &SimulationResult, sends: u64) {
+    fn add_result(&mut self, name: &str, result: &SimulationResult, sends: u64) {
         self.stories += 1;
-        self.sends += told.sends;
-        self.sent.extend(told.sent.iter().cloned());
-        if let Some(RuleViolation { rule, text }) = &told.violation {
+        self.sends += result.sends;
+        self.sent.extend(result.sent.iter().cloned());
+        if let Some(RuleViolation { rule, text }) = &result.violation {
             self.wrong.push(format!("{name}: {rule} {text}"));
         }
-        if told.sends > 2 * sends {
-            self.wrong.push(format!("{name}: {} changes were sent, and {sends} are enough", told.sends));
+        if result.sends > 2 * sends {
+            self.wrong.push(format!("{name}: {} changes were sent, and {sends} are enough", result.sends));
         }
     }
 
@@ -252,8 +272,8 @@ impl SagaResults {
         let task = (!step.starts_with("config")).then_some(TASK_FAILED);
         let played = self.played.get(&saga).cloned().unwrap_or_default();
         let start = RESTARTS.contains(&step).then_some(START_FAILED);
-        let lacking = REQUIRED_EFFECTS.into_iter().chain(own).chain(task).chain(start).filter(|word| !played.contains_key(word));
-        self.wrong.extend(lacking.map(|word| format!("{saga}: never {word}")));
+        let missing = REQUIRED_EFFECTS.into_iter().chain(own).chain(task).chain(start).filter(|effect| !played.contains_key(effect));
+        self.wrong.extend(missing.map(|effect| format!("{saga}: never {effect}")));
     }
 }
 

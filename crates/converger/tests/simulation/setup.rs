@@ -59,29 +59,29 @@ pub(crate) fn draw_setup(rng: &mut Rng) -> SimulationSetup {
     let nodes = *rng.pick(&[1_u32, 1, 2, 3, 3]).unwrap_or(&1);
     let guests = draw_guest_count(rng);
     let is_granted = rng.one_in(5);
-    let mut setting = WorldSpec {
+    let mut spec = WorldSpec {
         flavour: *rng.pick(&[Flavour::V7, Flavour::V8, Flavour::V9, Flavour::V9]).unwrap_or(&Flavour::V9),
         seed: rng.next_u64(),
         cluster: (nodes > 1).then(|| "lab".to_owned()),
         nodes: (1..=nodes).map(|number| (format!("pve{number}"), NodeSpec::default())).collect(),
         ..WorldSpec::default()
     };
-    set_clocks(&mut setting);
-    setting.tokens = tokens(!is_granted);
-    setting.acl = vec![full_grant()];
+    set_clocks(&mut spec);
+    spec.tokens = tokens(!is_granted);
+    spec.acl = vec![full_grant()];
     // Shorter than in reality, so that fewer requests are needed while nothing happens.
-    setting.pace = TaskDurations { start_ms: 150, stop_ms: 100, ..TaskDurations::default() };
+    spec.pace = TaskDurations { start_ms: 150, stop_ms: 100, ..TaskDurations::default() };
     let mut wanted = BTreeMap::new();
     let mut wishes = Vec::new();
     for vmid in 100..100 + guests {
-        let guest = draw_guest(rng, vmid, nodes, &mut setting);
+        let guest = draw_guest(rng, vmid, nodes, &mut spec);
         let (own, json) = draw_wish(rng, &guest, vmid);
-        setting.guests.push(guest);
+        spec.guests.push(guest);
         wanted.insert(vmid, own);
         wishes.push(json);
     }
     SimulationSetup {
-        setting,
+        setting: spec,
         desired: Arc::new(parse_desired(&wishes)),
         rules: Arc::new(Rules::default()),
         wanted,
@@ -117,20 +117,20 @@ fn draw_budget(rng: &mut Rng) -> policy::Limits {
 }
 
 /// The opposite declared state for the same guests.
-pub(crate) fn inverted_desired(scene: &SimulationSetup) -> Desired {
+pub(crate) fn inverted_desired(simulation_setup: &SimulationSetup) -> Desired {
     let turned = |state: RunState| if state == RunState::Running { "stopped" } else { "running" };
-    let wish = |guest: &GuestSpec| {
-        let state = scene.wanted.get(&guest.vmid).and_then(|wanted| wanted.state).map_or("running", turned);
+    let desired_guest = |guest: &GuestSpec| {
+        let state = simulation_setup.wanted.get(&guest.vmid).and_then(|wanted| wanted.state).map_or("running", turned);
         let mut json = bare_guest(guest);
         (json["state"], json["stop"]) = (json!(state), json!("hard"));
         json
     };
-    parse_desired(&scene.setting.guests.iter().map(wish).collect::<Vec<Json>>())
+    parse_desired(&simulation_setup.setting.guests.iter().map(desired_guest).collect::<Vec<Json>>())
 }
 
 /// The same guests without any declared state.
-pub(crate) fn empty_desired(scene: &SimulationSetup) -> Desired {
-    parse_desired(&scene.setting.guests.iter().map(bare_guest).collect::<Vec<Json>>())
+pub(crate) fn empty_desired(simulation_setup: &SimulationSetup) -> Desired {
+    parse_desired(&simulation_setup.setting.guests.iter().map(bare_guest).collect::<Vec<Json>>())
 }
 
 /// A guest without any declared state.
@@ -139,9 +139,9 @@ fn bare_guest(guest: &GuestSpec) -> Json {
 }
 
 /// Every second node has a clock that is up to a minute and a half ahead or behind.
-fn set_clocks(setting: &mut WorldSpec) {
-    let mut word = setting.seed;
-    for node in setting.nodes.values_mut() {
+fn set_clocks(spec: &mut WorldSpec) {
+    let mut word = spec.seed;
+    for node in spec.nodes.values_mut() {
         word = word.rotate_right(11);
         node.clock_off_s = if word.is_multiple_of(2) { 0 } else { i64::try_from((word >> 8) % 181).unwrap_or(0) - 90 };
     }
@@ -159,7 +159,7 @@ pub(crate) fn single_guest(kind: LabGuestKind, step: &str) -> SimulationSetup {
     }
     let (mut json, mut wanted) = single_guest_wish(kind);
     declare_step(step, &mut json, &mut wanted);
-    let setting = WorldSpec {
+    let spec = WorldSpec {
         nodes: BTreeMap::from([("pve1".to_owned(), NodeSpec::default())]),
         tokens: tokens(true),
         pace: TaskDurations { start_ms: 150, stop_ms: 100, ..TaskDurations::default() },
@@ -167,7 +167,7 @@ pub(crate) fn single_guest(kind: LabGuestKind, step: &str) -> SimulationSetup {
         ..WorldSpec::default()
     };
     SimulationSetup {
-        setting,
+        setting: spec,
         desired: Arc::new(parse_desired(&[json])),
         rules: Arc::new(Rules::default()),
         wanted: BTreeMap::from([(100, wanted)]),
@@ -182,8 +182,8 @@ pub(crate) fn single_guest(kind: LabGuestKind, step: &str) -> SimulationSetup {
 
 /// The only guest of a world, without any declared state.
 fn single_guest_wish(kind: LabGuestKind) -> (Json, WantedGuest) {
-    let word = if kind == LabGuestKind::Qemu { "qemu" } else { "lxc" };
-    let json = json!({ "vmid": 100, "kind": word, "name": "web-100", "stop_timeout": "3s" });
+    let kind_name = if kind == LabGuestKind::Qemu { "qemu" } else { "lxc" };
+    let json = json!({ "vmid": 100, "kind": kind_name, "name": "web-100", "stop_timeout": "3s" });
     (json, WantedGuest { name: "web-100".to_owned(), ..WantedGuest::default() })
 }
 
@@ -278,7 +278,7 @@ fn short_patience() -> Patience {
     Patience { task_ms: 4_000, slack_ms: 3_000, verify_ms: 1_000, reboot_ms: 4_000, unreadable_ms: 2_000, ..Patience::default() }
 }
 
-fn draw_guest(rng: &mut Rng, vmid: u32, nodes: u32, setting: &mut WorldSpec) -> GuestSpec {
+fn draw_guest(rng: &mut Rng, vmid: u32, nodes: u32, spec: &mut WorldSpec) -> GuestSpec {
     let kind = if rng.one_in(4) { LabGuestKind::Lxc } else { LabGuestKind::Qemu };
     let node = format!("pve{}", 1 + rng.below(u64::from(nodes)));
     let mut guest = GuestSpec::new(vmid, kind, &node);
@@ -304,7 +304,7 @@ fn draw_guest(rng: &mut Rng, vmid: u32, nodes: u32, setting: &mut WorldSpec) -> 
     if rng.one_in(20) {
         let service = if kind == LabGuestKind::Qemu { "vm" } else { "ct" };
         let state = rng.pick_word(&["started", "stopped", "ignored"]).to_owned();
-        setting.ha.insert(format!("{service}:{vmid}"), HaSpec { state: Some(state), believed: None });
+        spec.ha.insert(format!("{service}:{vmid}"), HaSpec { state: Some(state), believed: None });
     }
     guest
 }
@@ -373,8 +373,8 @@ fn draw_config(rng: &mut Rng, wanted: &mut WantedGuest) -> Json {
         json.insert("description".to_owned(), Json::Null);
         wanted.config.insert("description", None);
     } else {
-        let words = rng.pick_word(&["front end", "back end", "of %41 & = ;"]);
-        set("description", json!(words), words);
+        let description = rng.pick_word(&["front end", "back end", "of %41 & = ;"]);
+        set("description", json!(description), description);
     }
     Json::Object(json)
 }

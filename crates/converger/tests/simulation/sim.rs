@@ -54,18 +54,18 @@ pub(crate) struct SimulationTally {
 }
 
 impl SimulationTally {
-    fn add(&mut self, seed: u64, told: SimulationResult) {
+    fn add(&mut self, seed: u64, result: SimulationResult) {
         self.schedules += 1;
-        self.hash = self.hash.wrapping_add(told.hash.wrapping_mul(seed | 1));
-        self.sends += told.sends;
-        self.requests += told.requests;
-        for kind in told.struck {
+        self.hash = self.hash.wrapping_add(result.hash.wrapping_mul(seed | 1));
+        self.sends += result.sends;
+        self.requests += result.requests;
+        for kind in result.struck {
             *self.struck.entry(kind).or_default() += 1;
         }
-        for what in told.seen {
+        for what in result.seen {
             *self.seen.entry(what).or_default() += 1;
         }
-        if let Some(violation) = told.violation {
+        if let Some(violation) = result.violation {
             self.violations.insert(seed, violation);
         }
     }
@@ -90,8 +90,9 @@ impl SimulationTally {
         let states = STATES.iter().chain(ENDS).filter(|state| !self.seen.contains_key(*state)).map(|state| format!("state `{state}`"));
         let closely = self.seen.get(LEDGER_REPLAYED).copied().unwrap_or(0) + self.violations.len() as u64;
         let too_few = self.schedules / AUDIT_INTERVAL;
-        let looks = (closely < too_few).then(|| format!("a close look at one in {AUDIT_INTERVAL}: {closely} of {}", self.schedules));
-        kinds.chain(states).chain(looks).collect()
+        let audit_shortfall =
+            (closely < too_few).then(|| format!("a close look at one in {AUDIT_INTERVAL}: {closely} of {}", self.schedules));
+        kinds.chain(states).chain(audit_shortfall).collect()
     }
 }
 
@@ -144,13 +145,13 @@ pub(crate) fn simulate_seed(seed: u64, bug: Option<PlantedBug>, keeps_lines: boo
 }
 
 /// Catches a panic of a simulation. Nothing of it is used afterwards, so its state does not matter.
-pub(crate) fn catch_panic(seed: u64, story: impl FnOnce() -> SimulationResult) -> SimulationResult {
-    catch_unwind(AssertUnwindSafe(story)).unwrap_or_else(|cause| panic_result(seed, &*cause))
+pub(crate) fn catch_panic(seed: u64, run_simulation: impl FnOnce() -> SimulationResult) -> SimulationResult {
+    catch_unwind(AssertUnwindSafe(run_simulation)).unwrap_or_else(|cause| panic_result(seed, &*cause))
 }
 
 fn panic_result(seed: u64, cause: &(dyn Any + Send)) -> SimulationResult {
-    let said = cause.downcast_ref::<String>().map(String::as_str).or_else(|| cause.downcast_ref::<&str>().copied());
-    let text = said.unwrap_or("without a word").to_owned();
+    let message = cause.downcast_ref::<String>().map(String::as_str).or_else(|| cause.downcast_ref::<&str>().copied());
+    let text = message.unwrap_or("without a word").to_owned();
     eprintln!("seed {seed} ended in a panic: {text}");
     SimulationResult { violation: Some(RuleViolation { rule: PANIC, text }), ..SimulationResult::default() }
 }

@@ -85,22 +85,25 @@ pub(crate) struct SimulationResult {
 pub(crate) async fn simulate(seed: u64, bug: Option<PlantedBug>, keeps_lines: bool) -> SimulationResult {
     let world = seed / SCHEDULES_PER_WORLD;
     let mut rng = Rng::new(seed);
-    let (mut story, harms) = with_opening(world, bug, |opening| {
+    let (mut simulation, scheduled_faults) = with_opening(world, bug, |opening| {
         // Only one schedule of a world may be without faults; a second one would be the same.
         let least = usize::from(!seed.is_multiple_of(SCHEDULES_PER_WORLD));
-        let harms = faults::draw_faults(&mut rng, &opening.begun.scene, least, opening.fault_free_run());
-        let story =
-            if keeps_lines { Simulation::start(world, SimulationTrace::new(true), bug) } else { opening.last_before(&harms).fork() };
-        (story, harms)
+        let scheduled_faults = faults::draw_faults(&mut rng, &opening.begun.scene, least, opening.fault_free_run());
+        let simulation = if keeps_lines {
+            Simulation::start(world, SimulationTrace::new(true), bug)
+        } else {
+            opening.last_before(&scheduled_faults).fork()
+        };
+        (simulation, scheduled_faults)
     });
     // A request with a key is repeated.
-    let lives = (*rng.pick(&[1, 1, 2]).unwrap_or(&1)).max(if story.scene.is_one_shot { 2 } else { 1 });
-    story.stage_mut().set_faults(harms);
-    story.rng = rng;
+    let lives = (*rng.pick(&[1, 1, 2]).unwrap_or(&1)).max(if simulation.scene.is_one_shot { 2 } else { 1 });
+    simulation.stage_mut().set_faults(scheduled_faults);
+    simulation.rng = rng;
     // A ledger costs more than the journal, and verifying it costs more than writing it, so only some seeds have one.
-    let story = if seed.is_multiple_of(AUDIT_INTERVAL) { story } else { story.without_audit() };
+    let simulation = if seed.is_multiple_of(AUDIT_INTERVAL) { simulation } else { simulation.without_audit() };
     yield_turn().await;
-    story.run_to_end(lives).await
+    simulation.run_to_end(lives).await
 }
 
 /// The common beginning of the schedules of one world: its setup, and the first process up to its planned operations, as long as no fault
@@ -134,12 +137,12 @@ fn bound(store: MemoryStore) -> MemoryStore {
 
 impl SharedOpening {
     fn new(world: u64, bug: Option<PlantedBug>) -> Self {
-        let begun = Simulation::start(world, SimulationTrace::new(false), bug);
-        let mut intends = begun.fork();
+        let started = Simulation::start(world, SimulationTrace::new(false), bug);
+        let mut intends = started.fork();
         let came_to = run_alone(intends.recover_and_plan());
         intends.intention = came_to.ok();
         let is_whole = intends.intention.is_some() && !intends.is_broken();
-        Self { world, bug, begun, planned: is_whole.then_some(intends) }
+        Self { world, bug, begun: started, planned: is_whole.then_some(intends) }
     }
 
     /// What the first process does without faults.
@@ -149,19 +152,19 @@ impl SharedOpening {
     }
 
     /// The latest shared state before any of these faults occurs.
-    fn last_before(&self, harms: &[ScheduledFault]) -> &Simulation {
-        let is_later = |story: &&Simulation| {
-            let asked = story.stage.as_ref().map_or(0, SimulationStage::requests);
-            harms.iter().all(|harm| !matches!(harm.trigger, FaultTrigger::Request(at) if at <= asked))
+    fn last_before(&self, faults: &[ScheduledFault]) -> &Simulation {
+        let is_later = |simulation: &&Simulation| {
+            let request_count = simulation.stage.as_ref().map_or(0, SimulationStage::requests);
+            faults.iter().all(|fault| !matches!(fault.trigger, FaultTrigger::Request(at) if at <= request_count))
         };
         self.planned.as_ref().filter(is_later).unwrap_or(&self.begun)
     }
 }
 
 /// Runs a simulation of a setup with exactly these faults.
-pub(crate) fn simulate_setup(scene: SimulationSetup, harms: Vec<ScheduledFault>, lives: u64) -> SimulationResult {
-    let stage = SimulationStage::new(&scene.setting, harms, SimulationTrace::new(false));
-    run_alone(Simulation::new(scene, stage, Rng::new(0), None).run_to_end(lives))
+pub(crate) fn simulate_setup(simulation_setup: SimulationSetup, faults: Vec<ScheduledFault>, lives: u64) -> SimulationResult {
+    let stage = SimulationStage::new(&simulation_setup.setting, faults, SimulationTrace::new(false));
+    run_alone(Simulation::new(simulation_setup, stage, Rng::new(0), None).run_to_end(lives))
 }
 
 /// The result of doing, undoing, and undoing again.
@@ -178,13 +181,13 @@ pub(crate) struct UndoResult {
 }
 
 /// The inverses that plan.json publishes for the steps of a plan, in order.
-pub(crate) fn published_undo(scene: SimulationSetup) -> Vec<Json> {
-    let stage = SimulationStage::new(&scene.setting, Vec::new(), SimulationTrace::new(false));
-    let mut story = Simulation::new(scene, stage, Rng::new(0), None);
-    let seen = story.take_reading().unwrap_or_else(|| panic!("nothing goes wrong, and there is no reading"));
-    let plan = story.make_plan(seen);
+pub(crate) fn published_undo(simulation_setup: SimulationSetup) -> Vec<Json> {
+    let stage = SimulationStage::new(&simulation_setup.setting, Vec::new(), SimulationTrace::new(false));
+    let mut simulation = Simulation::new(simulation_setup, stage, Rng::new(0), None);
+    let seen = simulation.take_reading().unwrap_or_else(|| panic!("nothing goes wrong, and there is no reading"));
+    let plan = simulation.make_plan(seen);
     let mut text = Vec::new();
-    let judged = safety::judge(plan, story.scene.budget, Circumstances::default());
+    let judged = safety::judge(plan, simulation.scene.budget, Circumstances::default());
     let written = write_plan(&mut text, &judged, Provenance::Live).map_err(|error| error.to_string());
     let json: Json =
         written.and_then(|_| serde_json::from_slice(&text).map_err(|error| error.to_string())).unwrap_or_else(|error| panic!("{error}"));
@@ -194,27 +197,27 @@ pub(crate) fn published_undo(scene: SimulationSetup) -> Vec<Json> {
 
 /// Changes one guest and undoes the change, in one world and with one journal. The faults occur while undoing, each at a command counted
 /// from its beginning.
-pub(crate) fn simulate_undo(there: SimulationSetup, back: SimulationSetup, harms: &[(FaultKind, u64)]) -> UndoResult {
-    let stage = SimulationStage::new(&there.setting, Vec::new(), SimulationTrace::new(false));
-    let mut story = Simulation::new(there, stage, Rng::new(0), None);
-    let before = story.describe_guest();
-    run_alone(story.run_with_faults(1));
+pub(crate) fn simulate_undo(forward: SimulationSetup, back: SimulationSetup, faults: &[(FaultKind, u64)]) -> UndoResult {
+    let stage = SimulationStage::new(&forward.setting, Vec::new(), SimulationTrace::new(false));
+    let mut simulation = Simulation::new(forward, stage, Rng::new(0), None);
+    let before = simulation.describe_guest();
+    run_alone(simulation.run_with_faults(1));
     // The cluster's lists are some seconds behind: planning right away would find nothing to undo.
-    story.stage_mut().advance(30_000);
-    let (done, begun) = (story.oracle.sends, story.stage_mut().commands());
-    story.oracle.sent.clear();
-    story.oracle.set_wanted(back.wanted.clone());
-    story.scene = Arc::new(back);
-    let harms = harms.iter().map(|(kind, at)| ScheduledFault::at(*kind, FaultTrigger::Command(begun + at))).collect();
-    story.stage_mut().set_faults(harms);
-    run_alone(story.run_with_faults(3));
-    let commands = story.stage_mut().commands() - begun;
-    run_alone(story.run_after_healing());
-    let (undone, once) = (story.oracle.sends, story.describe_guest());
-    let sent = std::mem::take(&mut story.oracle.sent).into_iter().map(|(_, verb)| verb).collect();
-    let _ = run_alone(story.run_process());
-    let sends = [done, undone - done, story.oracle.sends - undone];
-    UndoResult { sends, sent, commands, seen: [before, once, story.describe_guest()], violation: story.oracle.violation.take() }
+    simulation.stage_mut().advance(30_000);
+    let (done, commands_before) = (simulation.oracle.sends, simulation.stage_mut().commands());
+    simulation.oracle.sent.clear();
+    simulation.oracle.set_wanted(back.wanted.clone());
+    simulation.scene = Arc::new(back);
+    let faults = faults.iter().map(|(kind, at)| ScheduledFault::at(*kind, FaultTrigger::Command(commands_before + at))).collect();
+    simulation.stage_mut().set_faults(faults);
+    run_alone(simulation.run_with_faults(3));
+    let commands = simulation.stage_mut().commands() - commands_before;
+    run_alone(simulation.run_after_healing());
+    let (undone, once) = (simulation.oracle.sends, simulation.describe_guest());
+    let sent = std::mem::take(&mut simulation.oracle.sent).into_iter().map(|(_, verb)| verb).collect();
+    let _ = run_alone(simulation.run_process());
+    let sends = [done, undone - done, simulation.oracle.sends - undone];
+    UndoResult { sends, sent, commands, seen: [before, once, simulation.describe_guest()], violation: simulation.oracle.violation.take() }
 }
 
 struct Simulation {
@@ -248,9 +251,9 @@ impl Simulation {
     /// The first moment of a world, without faults yet.
     fn start(world: u64, trace: SimulationTrace, bug: Option<PlantedBug>) -> Self {
         // Not the numbers from which any schedule draws its faults.
-        let scene = setup::draw_setup(&mut Rng::new(!world));
-        let stage = SimulationStage::new(&scene.setting, Vec::new(), trace);
-        Self::new(scene, stage, Rng::new(0), bug)
+        let simulation_setup = setup::draw_setup(&mut Rng::new(!world));
+        let stage = SimulationStage::new(&simulation_setup.setting, Vec::new(), trace);
+        Self::new(simulation_setup, stage, Rng::new(0), bug)
     }
 
     /// Forks the simulation at a point before anything was written.
@@ -270,15 +273,18 @@ impl Simulation {
         }
     }
 
-    fn new(scene: SimulationSetup, stage: SimulationStage, rng: Rng, bug: Option<PlantedBug>) -> Self {
-        let wanted = planted_bugs::buggy_wanted(bug, scene.wanted.clone());
-        let (store, oracle) = (bound(MemoryStore::new()), Oracle::new(wanted, scene.on_failure).with_limits(scene.limits, scene.budget));
+    fn new(simulation_setup: SimulationSetup, stage: SimulationStage, rng: Rng, bug: Option<PlantedBug>) -> Self {
+        let wanted = planted_bugs::buggy_wanted(bug, simulation_setup.wanted.clone());
+        let (store, oracle) = (
+            bound(MemoryStore::new()),
+            Oracle::new(wanted, simulation_setup.on_failure).with_limits(simulation_setup.limits, simulation_setup.budget),
+        );
         Self {
             stage: Some(stage),
             store,
             oracle,
-            drive: RunMachine::new(planted_bugs::buggy_limits(bug, scene.limits)),
-            scene: Arc::new(scene),
+            drive: RunMachine::new(planted_bugs::buggy_limits(bug, simulation_setup.limits)),
+            scene: Arc::new(simulation_setup),
             rng,
             bug,
             runs: 0,
@@ -375,9 +381,9 @@ impl Simulation {
             Some(intention) => intention,
             None => self.recover_and_plan().await?,
         };
-        let ran = intention.map_or(Ok(()), |operations| self.run_operations(operations));
+        let run_result = intention.map_or(Ok(()), |operations| self.run_operations(operations));
         yield_turn().await;
-        ran
+        run_result
     }
 
     /// A process starts, recovers open operations, and plans.
@@ -473,13 +479,13 @@ impl Simulation {
             "recovery without a task"
         });
         let is_planted = matches!(self.bug, Some(PlantedBug::ResendOnRecovery | PlantedBug::FailOnRecovery));
-        let Self { stage, store, oracle, scene, bug, drive, .. } = self;
+        let Self { stage, store, oracle, scene: simulation_setup, bug, drive, .. } = self;
         let stage = stage.as_mut().unwrap_or_else(|| panic!("the stage is there"));
-        let mut life = SimulatedProcess::new(stage, store.clone(), oracle, scene, *bug, drive);
+        let mut process = SimulatedProcess::new(stage, store.clone(), oracle, simulation_setup, *bug, drive);
         if let Some(history) = open.iter().find(|history| is_planted && history.task.is_none()) {
-            return life.planted_recovery(&history.operation);
+            return process.planted_recovery(&history.operation);
         }
-        life.recover_operations(open)?;
+        process.recover_operations(open)?;
         self.check_recovery_is_final();
         Ok(())
     }
@@ -502,16 +508,16 @@ impl Simulation {
     fn take_reading(&mut self) -> Option<Observation> {
         let stage = self.stage.take().unwrap_or_else(|| panic!("the stage is there"));
         let taken_at = timestamp::format_timestamp(stage.now_ms / 1000);
-        let way = SimulatedTransport::new(stage);
+        let transport = SimulatedTransport::new(stage);
         let desired = self.desired_state();
-        let (environment, scope, needs) = (desired.environment().clone(), desired.scope(), ReadSet::for_desired(&desired));
-        let question = ObservationRequest { environment: &environment, cluster: None, token: TOKEN, scope: &scope, needs: &needs };
-        let session = ProxmoxSession::new(way.clone());
-        let taken = observe::take_reading(&session, &question).now_or_never().unwrap_or_else(|| panic!("nothing here waits"));
+        let (environment, scope, read_set) = (desired.environment().clone(), desired.scope(), ReadSet::for_desired(&desired));
+        let question = ObservationRequest { environment: &environment, cluster: None, token: TOKEN, scope: &scope, needs: &read_set };
+        let session = ProxmoxSession::new(transport.clone());
+        let reading = observe::take_reading(&session, &question).now_or_never().unwrap_or_else(|| panic!("nothing here waits"));
         drop(session);
-        self.stage = way.into_stage();
-        let mut observation = match taken {
-            Ok(taken) => taken.observation,
+        self.stage = transport.into_stage();
+        let mut observation = match reading {
+            Ok(reading) => reading.observation,
             Err(unread) => {
                 self.stage_mut().trace_line(format_args!("no reading: {unread}"));
                 self.stage_mut().note_reached("no reading");
@@ -590,15 +596,15 @@ impl Simulation {
             operations.iter_mut().for_each(|(operation, _)| operation.source = one_shot_source(operation));
         }
         let boot = Some(self.stage_mut().uptime().boot);
-        let Self { stage, store, oracle, scene, bug, drive, .. } = self;
+        let Self { stage, store, oracle, scene: simulation_setup, bug, drive, .. } = self;
         let stage = stage.as_mut().unwrap_or_else(|| panic!("the stage is there"));
-        let mut life = SimulatedProcess::new(stage, store.clone(), oracle, scene, *bug, drive);
+        let mut process = SimulatedProcess::new(stage, store.clone(), oracle, simulation_setup, *bug, drive);
         let run = RunStart { id: id.clone(), environment, plan, by: "ann".into(), at_ms, boot };
-        if !life.write_store(StoreWrite::RunStarted { run, inputs: Box::new(INPUTS.clone()) })? {
+        if !process.write_store(StoreWrite::RunStarted { run, inputs: Box::new(INPUTS.clone()) })? {
             return Ok(());
         }
-        life.execute_operations(operations)?;
-        life.write_store(StoreWrite::RunEnded { id, end: OperationEnd::Done, at_ms })?;
+        process.execute_operations(operations)?;
+        process.write_store(StoreWrite::RunEnded { id, end: OperationEnd::Done, at_ms })?;
         Ok(())
     }
 
@@ -742,8 +748,8 @@ impl Simulation {
             Verdict::Steps(_) if wanted.is_hopeless || self.waits_for_hopeless(vmid) => None,
             Verdict::Steps(_) if !grounds.is_within_limits => None,
             Verdict::Steps(steps) => {
-                let words: Vec<&str> = steps.iter().map(|step| step.change.word()).collect();
-                Some(("L1", format!("{vmid} still has steps although everything has healed: {words:?}")))
+                let changes: Vec<&str> = steps.iter().map(|step| step.change.word()).collect();
+                Some(("L1", format!("{vmid} still has steps although everything has healed: {changes:?}")))
             }
         }
     }

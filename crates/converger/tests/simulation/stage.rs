@@ -113,18 +113,18 @@ pub(crate) struct SimulationStage {
 }
 
 impl SimulationStage {
-    pub(crate) fn new(setting: &WorldSpec, harms: Vec<ScheduledFault>, trace: SimulationTrace) -> Self {
-        let mut world = World::new(setting).unwrap_or_else(|error| panic!("{error}"));
+    pub(crate) fn new(spec: &WorldSpec, faults: Vec<ScheduledFault>, trace: SimulationTrace) -> Self {
+        let mut world = World::new(spec).unwrap_or_else(|error| panic!("{error}"));
         world.disable_records();
         let mut stage = Self {
             world,
-            now_ms: setting.start_ms,
-            start_ms: setting.start_ms,
-            entry: setting.nodes.keys().next().cloned().unwrap_or_default(),
+            now_ms: spec.start_ms,
+            start_ms: spec.start_ms,
+            entry: spec.nodes.keys().next().cloned().unwrap_or_default(),
             request: wire::request_template(&format!("{TOKEN}=s3cret")),
-            faults: harms,
+            faults,
             boots: 1,
-            booted_ms: setting.start_ms,
+            booted_ms: spec.start_ms,
             asleep_ms: 0,
             is_dark: false,
             requests: 0,
@@ -167,10 +167,10 @@ impl SimulationStage {
     /// Lets time pass; faults heal when their time has come.
     pub(crate) fn advance_to(&mut self, now_ms: u64) {
         while let Some(entry) = self.healing.first_entry().filter(|entry| entry.key().0 <= now_ms) {
-            let ((at_ms, _), act) = entry.remove_entry();
+            let ((at_ms, _), event) = entry.remove_entry();
             self.now_ms = self.now_ms.max(at_ms);
-            self.trace_line(format_args!("world: {act:?}"));
-            self.apply_event(act);
+            self.trace_line(format_args!("world: {event:?}"));
+            self.apply_event(event);
         }
         self.now_ms = self.now_ms.max(now_ms);
         self.world.advance_to(self.now_ms);
@@ -214,8 +214,8 @@ impl SimulationStage {
     }
 
     /// Sets the faults that wait for their triggers.
-    pub(crate) fn set_faults(&mut self, harms: Vec<ScheduledFault>) {
-        self.faults = harms;
+    pub(crate) fn set_faults(&mut self, faults: Vec<ScheduledFault>) {
+        self.faults = faults;
     }
 
     /// Number of faults that have not occurred yet.
@@ -236,68 +236,68 @@ impl SimulationStage {
 
     fn take_due(&mut self, is_due: impl Fn(FaultTrigger) -> bool) -> Vec<ScheduledFault> {
         // Most of the time there are none.
-        if !self.faults.iter().any(|harm| is_due(harm.trigger)) {
+        if !self.faults.iter().any(|fault| is_due(fault.trigger)) {
             return Vec::new();
         }
-        let (due, rest) = std::mem::take(&mut self.faults).into_iter().partition(|harm| is_due(harm.trigger));
+        let (due, rest) = std::mem::take(&mut self.faults).into_iter().partition(|fault| is_due(fault.trigger));
         self.faults = rest;
         due
     }
 
-    fn apply_faults(&mut self, harms: Vec<ScheduledFault>) {
-        for harm in harms {
-            self.trace_line(format_args!("harm: {:?} {} {}", harm.kind, harm.vmid, harm.node));
-            match harm.effect() {
+    fn apply_faults(&mut self, scheduled_faults: Vec<ScheduledFault>) {
+        for fault in scheduled_faults {
+            self.trace_line(format_args!("harm: {:?} {} {}", fault.kind, fault.vmid, fault.node));
+            match fault.effect() {
                 None => {}
-                Some(FaultEffect::Wire(twist)) => {
-                    self.world.add_request_fault(faults::fault_on_next_request(twist));
-                    self.on_wire.push(harm.kind);
+                Some(FaultEffect::Wire(response_fault)) => {
+                    self.world.add_request_fault(faults::fault_on_next_request(response_fault));
+                    self.on_wire.push(fault.kind);
                 }
-                Some(FaultEffect::Task(twist)) => {
-                    self.world.add_task_fault(faults::fault_on_next_task(harm.vmid, twist));
-                    self.on_task.push((harm.kind, harm.vmid, self.world.tasks_for_guest(harm.vmid).count()));
+                Some(FaultEffect::Task(effect)) => {
+                    self.world.add_task_fault(faults::fault_on_next_task(fault.vmid, effect));
+                    self.on_task.push((fault.kind, fault.vmid, self.world.tasks_for_guest(fault.vmid).count()));
                 }
                 Some(FaultEffect::Other(request)) => {
-                    let before = self.visible_state(&harm);
-                    self.send_foreign_request(harm.vmid, &request);
-                    self.count_effect(&harm, &before);
+                    let before = self.visible_state(&fault);
+                    self.send_foreign_request(fault.vmid, &request);
+                    self.count_effect(&fault, &before);
                 }
-                Some(FaultEffect::Act(act, good)) => {
-                    let before = self.visible_state(&harm);
-                    self.apply_event(act);
-                    self.count_effect(&harm, &before);
-                    if let (Some(act), Some(ms)) = (good, harm.heals_ms) {
+                Some(FaultEffect::Act(event, healing_event)) => {
+                    let before = self.visible_state(&fault);
+                    self.apply_event(event);
+                    self.count_effect(&fault, &before);
+                    if let (Some(event), Some(ms)) = (healing_event, fault.heals_ms) {
                         self.event_count += 1;
-                        self.healing.insert((self.now_ms + ms, self.event_count), act);
+                        self.healing.insert((self.now_ms + ms, self.event_count), event);
                     }
                 }
             }
         }
     }
 
-    fn apply_event(&mut self, act: WorldEvent) {
-        if let WorldEvent::Show(node, face) = &act
+    fn apply_event(&mut self, event: WorldEvent) {
+        if let WorldEvent::Show(node, identity) = &event
             && *node == self.entry
         {
-            self.face = *face;
+            self.face = *identity;
         }
-        self.is_revoked |= matches!(act, WorldEvent::Revoke(_));
-        self.world.apply_event(self.now_ms, act);
+        self.is_revoked |= matches!(event, WorldEvent::Revoke(_));
+        self.world.apply_event(self.now_ms, event);
     }
 
     /// The state that a fault can visibly change: its guest, the tasks of the guest, the reachability of its node, and its clock.
-    fn visible_state(&self, harm: &ScheduledFault) -> VisibleState {
-        let tasks = self.world.tasks_for_guest(harm.vmid).map(|(_, is_over)| is_over).collect();
-        let (sees, wall_s) = (self.world.can_reach(&self.entry, &harm.node), self.world.node_clock_s(&harm.node));
-        (self.world.guest_truth(harm.vmid), tasks, sees, wall_s)
+    fn visible_state(&self, fault: &ScheduledFault) -> VisibleState {
+        let tasks = self.world.tasks_for_guest(fault.vmid).map(|(_, is_over)| is_over).collect();
+        let (sees, wall_s) = (self.world.can_reach(&self.entry, &fault.node), self.world.node_clock_s(&fault.node));
+        (self.world.guest_truth(fault.vmid), tasks, sees, wall_s)
     }
 
     /// A fault had an effect if the visible state changed; otherwise a later response may show it.
-    fn count_effect(&mut self, harm: &ScheduledFault, before: &VisibleState) {
-        if self.visible_state(harm) != *before {
-            self.struck.insert(harm.kind);
-        } else if !self.struck.contains(&harm.kind) {
-            self.unseen.push((harm.clone(), harm.heals_ms.map(|ms| self.now_ms + ms)));
+    fn count_effect(&mut self, fault: &ScheduledFault, before: &VisibleState) {
+        if self.visible_state(fault) != *before {
+            self.struck.insert(fault.kind);
+        } else if !self.struck.contains(&fault.kind) {
+            self.unseen.push((fault.clone(), fault.heals_ms.map(|ms| self.now_ms + ms)));
         }
     }
 
@@ -308,7 +308,7 @@ impl SimulationStage {
         } else if !self.unseen.is_empty() {
             let now_ms = self.now_ms;
             self.unseen.retain(|(_, until_ms)| until_ms.is_none_or(|until_ms| until_ms > now_ms));
-            if let Some(at) = self.unseen.iter().position(|(harm, _)| harm.is_visible_in(&self.entry, path, answer)) {
+            if let Some(at) = self.unseen.iter().position(|(fault, _)| fault.is_visible_in(&self.entry, path, answer)) {
                 self.struck.insert(self.unseen.remove(at).0.kind);
             }
         }
@@ -405,8 +405,8 @@ impl SimulationStage {
 
     /// Foreign tasks of a guest.
     pub(crate) fn foreign_tasks(&self, vmid: u32) -> Vec<String> {
-        let foreign = self.world.tasks_for_guest(vmid).filter(|(upid, _)| !upid.contains(TOKEN));
-        foreign.map(|(upid, _)| upid.to_owned()).collect()
+        let foreign_tasks = self.world.tasks_for_guest(vmid).filter(|(upid, _)| !upid.contains(TOKEN));
+        foreign_tasks.map(|(upid, _)| upid.to_owned()).collect()
     }
 
     /// Counts how an operation ended, for the states that must occur sometimes.
@@ -422,8 +422,8 @@ impl SimulationStage {
             (OperationEnd::Held, true) => "recovered as held",
             (OperationEnd::Refused, true) => "recovered as refused",
         });
-        let word = outcome.code().map_or("", |code| code.as_str());
-        let named = ENDS.iter().find(|known| **known == word);
+        let code_name = outcome.code().map_or("", |code| code.as_str());
+        let named = ENDS.iter().find(|known| **known == code_name);
         self.seen.extend(named);
         let evidence = &outcome.findings().evidence;
         if evidence.get("adopted").is_some() {
@@ -468,13 +468,13 @@ impl SimulationStage {
         self.unseen.clear();
         // The fault may have affected a task that was listed before it, and waited for another one.
         let has_hung = self.struck.contains(&FaultKind::TaskHangs) || self.on_task.iter().any(|(kind, ..)| *kind == FaultKind::TaskHangs);
-        let mut acts = vec![WorldEvent::Heal, WorldEvent::Show(self.entry.clone(), TlsIdentity::Own)];
+        let mut events = vec![WorldEvent::Heal, WorldEvent::Show(self.entry.clone(), TlsIdentity::Own)];
         for node in nodes {
-            acts.extend(
+            events.extend(
                 [NodeService::Files, NodeService::Proxy, NodeService::Daemon, NodeService::Statd]
                     .map(|part| WorldEvent::ServiceUp(node.clone(), part)),
             );
-            acts.extend([
+            events.extend([
                 WorldEvent::Cpus(node.clone(), faults::CPUS),
                 WorldEvent::NodeUp(node.clone()),
                 WorldEvent::Slow(node.clone(), 0),
@@ -482,15 +482,16 @@ impl SimulationStage {
             ]);
         }
         for vmid in vmids {
-            let is_odd = self.world.guest_truth(vmid).and_then(|truth| truth.process).is_some_and(|word| word != "running");
-            acts.extend([WorldEvent::Reappear(vmid), WorldEvent::Relist(vmid), WorldEvent::Unlock(vmid), WorldEvent::FreeLockFile(vmid)]);
-            acts.extend(is_odd.then(|| WorldEvent::Say(vmid, "running".to_owned())));
+            let is_odd =
+                self.world.guest_truth(vmid).and_then(|truth| truth.process).is_some_and(|process_state| process_state != "running");
+            events.extend([WorldEvent::Reappear(vmid), WorldEvent::Relist(vmid), WorldEvent::Unlock(vmid), WorldEvent::FreeLockFile(vmid)]);
+            events.extend(is_odd.then(|| WorldEvent::Say(vmid, "running".to_owned())));
             if has_hung {
-                acts.push(WorldEvent::KillTask(vmid));
+                events.push(WorldEvent::KillTask(vmid));
             }
         }
-        for act in acts {
-            self.apply_event(act);
+        for event in events {
+            self.apply_event(event);
         }
         if self.is_revoked {
             self.grant_token();
@@ -520,9 +521,9 @@ impl SimulatedTransport {
 impl ProxmoxTransport for SimulatedTransport {
     async fn exchange(&self, sent: &HttpRequest) -> Result<HttpResponse, ProxmoxFailure> {
         let mut stage = self.lock_stage();
-        let came = stage.carry_request(sent, 0);
-        stage.advance_to(came.at_ms);
-        came.answer
+        let outcome = stage.carry_request(sent, 0);
+        stage.advance_to(outcome.at_ms);
+        outcome.answer
     }
 
     fn decode(&self, command: &ProxmoxCommand, answer: &HttpResponse) -> Result<ProxmoxEvent, ProxmoxFailure> {

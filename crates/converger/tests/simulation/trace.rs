@@ -72,11 +72,11 @@ impl fmt::Display for AnswerSummary<'_> {
                 write!(out, "{} (known {is_known}, lock {:?}, ha {ha:?}, up {:?})", live.word, live.lock, live.uptime_secs)
             }
             EnvResponse::Config(config) => {
-                let waits: Vec<&str> = config.pending.iter().map(|entry| entry.key()).collect();
+                let pending_keys: Vec<&str> = config.pending.iter().map(|entry| entry.key()).collect();
                 let revision = config.revision.as_ref().map_or("", |revision| revision.as_str().get(..8).unwrap_or(""));
-                write!(out, "{} at {revision} (lock {:?}, waiting {waits:?})", config.name, config.lock)
+                write!(out, "{} at {revision} (lock {:?}, waiting {pending_keys:?})", config.name, config.lock)
             }
-            EnvResponse::Located(place) => write!(out, "{:?}", place.as_ref().map(|place| place.node.as_str())),
+            EnvResponse::Located(address) => write!(out, "{:?}", address.as_ref().map(|address| address.node.as_str())),
             EnvResponse::Sent(sent) => match sent {
                 SendResult::Task(task) => write!(out, "task {task}"),
                 SendResult::Done => out.write_str("done"),

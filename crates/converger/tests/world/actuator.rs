@@ -110,29 +110,29 @@ fn all_cases() -> Vec<ActuatorCase> {
 
 fn run_case(case: ActuatorCase) -> (LabTransport<()>, ActuatorResult) {
     let ActuatorCase { flavour, kind, action, fate } = case;
-    let way = prepare_lab(flavour, kind, action);
+    let transport = prepare_lab(flavour, kind, action);
     if fate == ChangeFate::Locked {
         // Before the change is bound to a digest, because a lock alone changes the digest.
-        way.lock_lab().inject_event(WorldEvent::Lock(100, "backup".to_owned()));
+        transport.lock_lab().inject_event(WorldEvent::Lock(100, "backup".to_owned()));
     }
-    let write = build_write(&way, kind, action);
-    check_same_request(&way, &write);
-    let pledge = SentPromise::before_send(&way, &write);
-    assert!(matches!(pledge.check_kept_before(), PromiseCheck::NotKept(_)), "{case:?} holds before it is done: {:?}", pledge.before);
-    let old = way.lock_lab().world.clone();
-    plant_faults(&way, fate);
-    let sent_at = way.lock_lab().now_ms / 1_000;
-    let accepted = call_command(&way, ProxmoxCommand::Write(write.clone()));
-    pass_time(&way, fate);
-    check_task_listed(&way, &write, sent_at, case);
-    let task = accepted_task(&accepted).map(|upid| call_read(&way, ProxmoxRead::TaskStatus(upid)));
-    let kept = pledge.check_kept(&way, &write);
-    let is_done = is_done(action, &old, &way.lock_lab().world);
-    (way, ActuatorResult { write, accepted, task, promise_check: kept, is_done })
+    let write = build_write(&transport, kind, action);
+    check_same_request(&transport, &write);
+    let promise = SentPromise::before_send(&transport, &write);
+    assert!(matches!(promise.check_kept_before(), PromiseCheck::NotKept(_)), "{case:?} holds before it is done: {:?}", promise.before);
+    let old = transport.lock_lab().world.clone();
+    plant_faults(&transport, fate);
+    let sent_at = transport.lock_lab().now_ms / 1_000;
+    let accepted = call_command(&transport, ProxmoxCommand::Write(write.clone()));
+    pass_time(&transport, fate);
+    check_task_listed(&transport, &write, sent_at, case);
+    let task = accepted_task(&accepted).map(|upid| call_read(&transport, ProxmoxRead::TaskStatus(upid)));
+    let promise_check = promise.check_kept(&transport, &write);
+    let is_done = is_done(action, &old, &transport.lock_lab().world);
+    (transport, ActuatorResult { write, accepted, task, promise_check, is_done })
 }
 
 /// A change that a plan can contain gives the same request through the engine's environment request.
-fn check_same_request(way: &LabTransport<()>, write: &ProxmoxWrite) {
+fn check_same_request(transport: &LabTransport<()>, write: &ProxmoxWrite) {
     let change = match write {
         ProxmoxWrite::Start(_) => Change::Start,
         ProxmoxWrite::Shutdown { timeout_secs, .. } => Change::Shutdown { timeout_secs: *timeout_secs },
@@ -142,29 +142,30 @@ fn check_same_request(way: &LabTransport<()>, write: &ProxmoxWrite) {
         _ => return,
     };
     let guest = write.guest();
-    let place = GuestAddress { node: guest.node, kind: guest.kind, vmid: guest.vmid };
-    let revision = match block_on(new_actuator(way).request(&EnvRequest::Config(place.clone()))) {
+    let address = GuestAddress { node: guest.node, kind: guest.kind, vmid: guest.vmid };
+    let revision = match block_on(new_actuator(transport).request(&EnvRequest::Config(address.clone()))) {
         EnvResponse::Config(config) => config.revision,
         other => panic!("no config: {other:?}"),
     };
-    assert_eq!(command_for(&EnvRequest::Send { address: place, change, revision }), Ok(ProxmoxCommand::Write(write.clone())));
+    assert_eq!(command_for(&EnvRequest::Send { address: address, change, revision }), Ok(ProxmoxCommand::Write(write.clone())));
 }
 
-fn plant_faults(way: &LabTransport<()>, fate: ChangeFate) {
-    let mut lab = way.lock_lab();
-    if let Some(twist) = fate.task_fault() {
-        lab.world.add_task_fault(TaskFault { about: Some("100".to_owned()), nth: Some(1), effect: Some(twist), ..TaskFault::default() });
+fn plant_faults(transport: &LabTransport<()>, fate: ChangeFate) {
+    let mut lab = transport.lock_lab();
+    if let Some(effect) = fate.task_fault() {
+        lab.world.add_task_fault(TaskFault { about: Some("100".to_owned()), nth: Some(1), effect: Some(effect), ..TaskFault::default() });
     }
     for method in ["POST", "PUT", "DELETE"] {
-        if let Some(twist) = fate.request_fault() {
-            let fault = RequestFault { method: Some(method.to_owned()), nth: Some(1), fault: Some(twist), ..RequestFault::default() };
+        if let Some(response_fault) = fate.request_fault() {
+            let fault =
+                RequestFault { method: Some(method.to_owned()), nth: Some(1), fault: Some(response_fault), ..RequestFault::default() };
             lab.world.add_request_fault(fault);
         }
     }
 }
 
-fn pass_time(way: &LabTransport<()>, fate: ChangeFate) {
-    let mut lab = way.lock_lab();
+fn pass_time(transport: &LabTransport<()>, fate: ChangeFate) {
+    let mut lab = transport.lock_lab();
     if fate == ChangeFate::NodeReboots {
         lab.advance(20);
         lab.inject_event(WorldEvent::NodeDown("pve1".to_owned()));
@@ -182,9 +183,9 @@ fn accepted_task(accepted: &Result<ProxmoxEvent, ProxmoxFailure>) -> Option<conv
 }
 
 /// After a lost response, the node's task list shows whether there is a task; otherwise the task is listed too.
-fn check_task_listed(way: &LabTransport<()>, write: &ProxmoxWrite, sent_at: u64, case: ActuatorCase) {
+fn check_task_listed(transport: &LabTransport<()>, write: &ProxmoxWrite, sent_at: u64, case: ActuatorCase) {
     let guest = write.guest();
-    let Ok(ProxmoxEvent::Tasks(mut tasks)) = call_read(way, ProxmoxRead::Tasks { node: guest.node, vmid: guest.vmid }) else {
+    let Ok(ProxmoxEvent::Tasks(mut tasks)) = call_read(transport, ProxmoxRead::Tasks { node: guest.node, vmid: guest.vmid }) else {
         panic!("{case:?}: no list of tasks")
     };
     tasks.retain(|task| task.upid.started_at() >= sent_at);
@@ -209,11 +210,11 @@ fn is_response_expected(case: ActuatorCase, outcome: &ActuatorResult) -> bool {
     let has_task = case.action.has_task(case.flavour, case.kind);
     let is_taken = matches!(&outcome.accepted, Ok(ProxmoxEvent::Accepted(accepted)) if (*accepted != AcceptedChange::Done) == has_task);
     let is_lost = matches!(&outcome.accepted, Err(failure) if failure.delivery == Delivery::MayHaveRun);
-    let ended = |warnings| outcome.task == Some(Ok(ProxmoxEvent::Task(ProxmoxTaskState::Ended { warnings })));
+    let ended_with = |warnings| outcome.task == Some(Ok(ProxmoxEvent::Task(ProxmoxTaskState::Ended { warnings })));
     let failed = |wanted| matches!(&outcome.task, Some(Ok(ProxmoxEvent::Task(ProxmoxTaskState::Failed { cause, .. }))) if *cause == wanted);
     match case.fate {
-        ChangeFate::Good => is_taken && (!has_task || ended(0)),
-        ChangeFate::TaskWarns => is_taken && ended(2),
+        ChangeFate::Good => is_taken && (!has_task || ended_with(0)),
+        ChangeFate::TaskWarns => is_taken && ended_with(2),
         ChangeFate::TaskFails => is_taken && failed(FailureCause::Other),
         ChangeFate::TaskHangs => is_taken && outcome.task == Some(Ok(ProxmoxEvent::Task(ProxmoxTaskState::Running))),
         ChangeFate::NodeReboots => is_taken && (!has_task || failed(FailureCause::TaskKilled)),
@@ -223,15 +224,17 @@ fn is_response_expected(case: ActuatorCase, outcome: &ActuatorResult) -> bool {
 }
 
 fn check_case(case: ActuatorCase, tally: &mut ClaimTally) -> LabTransport<()> {
-    let (way, outcome) = run_case(case);
-    let ActuatorResult { accepted, task, promise_check: kept, is_done, .. } = &outcome;
-    let shown = || format!("{case:?}: {accepted:?}, {task:?}, {kept:?}, really {is_done}: {:?}", way.lock_lab().world.guest_truth(100));
-    assert!(is_response_expected(case, &outcome), "{}", shown());
-    assert!(case.fate.expected_done().is_none_or(|does| does == *is_done), "{}", shown());
-    match kept {
-        PromiseCheck::Kept(_) => assert!(is_done, "{}", shown()),
-        PromiseCheck::NotKept(_) => assert!(!is_done, "{}", shown()),
-        PromiseCheck::Unclear(_) => panic!("{}", shown()),
+    let (transport, outcome) = run_case(case);
+    let ActuatorResult { accepted, task, promise_check, is_done, .. } = &outcome;
+    let describe_case = || {
+        format!("{case:?}: {accepted:?}, {task:?}, {promise_check:?}, really {is_done}: {:?}", transport.lock_lab().world.guest_truth(100))
+    };
+    assert!(is_response_expected(case, &outcome), "{}", describe_case());
+    assert!(case.fate.expected_done().is_none_or(|does| does == *is_done), "{}", describe_case());
+    match promise_check {
+        PromiseCheck::Kept(_) => assert!(is_done, "{}", describe_case()),
+        PromiseCheck::NotKept(_) => assert!(!is_done, "{}", describe_case()),
+        PromiseCheck::Unclear(_) => panic!("{}", describe_case()),
     }
     tally.count(match (case.fate, is_done) {
         (ChangeFate::Good, _) => ("kept", "as asked"),
@@ -243,7 +246,7 @@ fn check_case(case: ActuatorCase, tally: &mut ClaimTally) -> LabTransport<()> {
         (ChangeFate::Locked, false) => ("not kept", "locked"),
         (_, false) => ("not kept", "the task failed or hangs"),
     });
-    way
+    transport
 }
 
 /// The methods that are used without faults, and the changes that were sent.
@@ -251,8 +254,8 @@ pub(crate) fn run_undisturbed(flavour: Flavour) -> (CheckedMethods, Vec<ProxmoxC
     let cases = all_cases().into_iter().filter(|case| case.flavour == flavour && case.fate == ChangeFate::Good);
     let (mut checked, mut sent) = (CheckedMethods::new(), Vec::new());
     for case in cases {
-        let (way, outcome) = run_case(case);
-        checked.extend(way.lock_lab().checked.iter());
+        let (transport, outcome) = run_case(case);
+        checked.extend(transport.lock_lab().checked.iter());
         sent.push(ProxmoxCommand::Write(outcome.write));
     }
     (checked, sent)
@@ -275,42 +278,42 @@ fn promise_check_agrees_with_the_lab() {
 #[test]
 fn unresponsive_guest_is_not_shut_down_and_may_be_later() {
     for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| GuestKind::ALL.map(|kind| (flavour, kind))) {
-        let way = prepare_lab(flavour, kind, ClientChange::Shutdown);
+        let transport = prepare_lab(flavour, kind, ClientChange::Shutdown);
         // A paused guest does not notice the request; an unresponsive container is busy for longer than the timeout.
-        let write = build_write(&way, kind, ClientChange::Shutdown);
-        let pledge = SentPromise::before_send(&way, &write);
+        let write = build_write(&transport, kind, ClientChange::Shutdown);
+        let promise = SentPromise::before_send(&transport, &write);
         let short = ProxmoxWrite::Shutdown { guest: write.guest(), timeout_secs: 2 };
-        let accepted = call_command(&way, ProxmoxCommand::Write(short));
-        way.lock_lab().advance(60_000);
-        let task = accepted_task(&accepted).map(|upid| call_read(&way, ProxmoxRead::TaskStatus(upid)));
+        let accepted = call_command(&transport, ProxmoxCommand::Write(short));
+        transport.lock_lab().advance(60_000);
+        let task = accepted_task(&accepted).map(|upid| call_read(&transport, ProxmoxRead::TaskStatus(upid)));
         let timed_out = |cause: &FailureCause| *cause == FailureCause::ShutdownTimeout;
         assert!(
             matches!(&task, Some(Ok(ProxmoxEvent::Task(ProxmoxTaskState::Failed { cause, .. }))) if timed_out(cause)),
             "{flavour:?} {kind}: {task:?}"
         );
-        assert!(matches!(pledge.check_kept(&way, &write), PromiseCheck::NotKept(_)));
-        way.lock_lab().inject_event(WorldEvent::Stop(100));
-        assert!(matches!(pledge.check_kept(&way, &write), PromiseCheck::Kept(_)), "it went down after all");
+        assert!(matches!(promise.check_kept(&transport, &write), PromiseCheck::NotKept(_)));
+        transport.lock_lab().inject_event(WorldEvent::Stop(100));
+        assert!(matches!(promise.check_kept(&transport, &write), PromiseCheck::Kept(_)), "it went down after all");
     }
 }
 
 #[test]
 fn repeated_snapshot_rollback_or_clone_proves_nothing() {
     for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| GuestKind::ALL.map(|kind| (flavour, kind))) {
-        let way = prepare_lab(flavour, kind, ClientChange::Clone);
+        let transport = prepare_lab(flavour, kind, ClientChange::Clone);
         for action in [ClientChange::Clone, ClientChange::SnapshotCreate, ClientChange::SnapshotRollback] {
-            let write = build_write(&way, kind, action);
+            let write = build_write(&transport, kind, action);
             let judge = || {
-                let pledge = SentPromise::before_send(&way, &write);
-                let accepted = call_command(&way, ProxmoxCommand::Write(write.clone()));
-                way.lock_lab().advance(60_000);
-                (pledge.check_kept(&way, &write), accepted)
+                let promise = SentPromise::before_send(&transport, &write);
+                let accepted = call_command(&transport, ProxmoxCommand::Write(write.clone()));
+                transport.lock_lab().advance(60_000);
+                (promise.check_kept(&transport, &write), accepted)
             };
             assert!(matches!(judge().0, PromiseCheck::Kept(_)), "{flavour:?} {kind} {action:?}");
-            let (kept, accepted) = judge();
+            let (promise_check, accepted) = judge();
             assert!(
-                matches!(kept, PromiseCheck::NotKept(_) | PromiseCheck::Unclear(_)),
-                "{flavour:?} {kind} {action:?}: {kept:?} {accepted:?}"
+                matches!(promise_check, PromiseCheck::NotKept(_) | PromiseCheck::Unclear(_)),
+                "{flavour:?} {kind} {action:?}: {promise_check:?} {accepted:?}"
             );
         }
     }
@@ -319,29 +322,30 @@ fn repeated_snapshot_rollback_or_clone_proves_nothing() {
 #[test]
 fn refused_clone_has_no_promise() {
     for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| GuestKind::ALL.map(|kind| (flavour, kind))) {
-        let way = prepare_lab(flavour, kind, ClientChange::Clone);
+        let transport = prepare_lab(flavour, kind, ClientChange::Clone);
         let guest = || guest_path("pve1", kind, 100);
         // A linked clone of a guest that is not a template, a clone to another node with disks on local storage, and one to a storage that
         // does not exist.
-        for (write, said) in [
+        for (write, expected_text) in [
             (clone_write(guest(), None, CloneDisks::Linked), "Linked clone feature"),
             (clone_write(guest(), Some("pve3"), CloneDisks::Full(Some(storage_name("local")))), "non-shared storage 'local'"),
             (clone_write(guest(), None, CloneDisks::Full(Some(storage_name("nowhere")))), "storage 'nowhere' does not exist"),
             (clone_write(guest(), Some("pve9"), CloneDisks::Full(None)), "no such cluster node 'pve9'"),
         ] {
-            let pledge = SentPromise::before_send(&way, &write);
-            let refused = call_command(&way, ProxmoxCommand::Write(write.clone())).expect_err("Proxmox says no at once");
+            let promise = SentPromise::before_send(&transport, &write);
+            let refused = call_command(&transport, ProxmoxCommand::Write(write.clone())).expect_err("Proxmox says no at once");
             // Only for few texts it is known that they precede a task; for the others the promise decides.
             assert!(matches!(refused.delivery, Delivery::Rejected | Delivery::MayHaveRun), "{flavour:?} {kind}: {refused}");
-            assert!(refused.text.contains(said), "{flavour:?} {kind}: {refused}");
-            way.lock_lab().advance(60_000);
-            let kept = pledge.check_kept(&way, &write);
+            assert!(refused.text.contains(expected_text), "{flavour:?} {kind}: {refused}");
+            transport.lock_lab().advance(60_000);
+            let promise_check = promise.check_kept(&transport, &write);
             // A node that does not exist cannot be read, so nothing is claimed.
             assert!(
-                matches!(kept, PromiseCheck::NotKept(_)) || said.contains("pve9") && matches!(kept, PromiseCheck::Unclear(_)),
-                "{flavour:?} {kind}: {kept:?}"
+                matches!(promise_check, PromiseCheck::NotKept(_))
+                    || expected_text.contains("pve9") && matches!(promise_check, PromiseCheck::Unclear(_)),
+                "{flavour:?} {kind}: {promise_check:?}"
             );
-            assert!(way.lock_lab().world.guest_truth(200).is_none(), "{flavour:?} {kind}: {said}");
+            assert!(transport.lock_lab().world.guest_truth(200).is_none(), "{flavour:?} {kind}: {expected_text}");
         }
     }
 }
@@ -350,26 +354,26 @@ fn refused_clone_has_no_promise() {
 #[test]
 fn refused_migration_is_not_kept() {
     for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| GuestKind::ALL.map(|kind| (flavour, kind))) {
-        let way = prepare_lab(flavour, kind, ClientChange::MigrateRunning);
+        let transport = prepare_lab(flavour, kind, ClientChange::MigrateRunning);
         let mode = match kind {
             GuestKind::Qemu => MigrationMode::QemuLive,
             GuestKind::Lxc => MigrationMode::LxcRestart { timeout_secs: 2 },
         };
         if kind == GuestKind::Qemu {
-            way.lock_lab().inject_event(WorldEvent::Set(100, "scsi0".to_owned(), "local:100/vm-100-disk-0.qcow2,size=1G".to_owned()));
+            transport.lock_lab().inject_event(WorldEvent::Set(100, "scsi0".to_owned(), "local:100/vm-100-disk-0.qcow2,size=1G".to_owned()));
         }
         let guest = guest_path("pve1", kind, 100);
         let write = ProxmoxWrite::Migrate { node: guest.node, vmid: guest.vmid, target: node_name("pve3"), mode };
-        let pledge = SentPromise::before_send(&way, &write);
-        let accepted = call_command(&way, ProxmoxCommand::Write(write.clone()));
-        way.lock_lab().advance(60_000);
-        let task = accepted_task(&accepted).map(|upid| call_read(&way, ProxmoxRead::TaskStatus(upid)));
+        let promise = SentPromise::before_send(&transport, &write);
+        let accepted = call_command(&transport, ProxmoxCommand::Write(write.clone()));
+        transport.lock_lab().advance(60_000);
+        let task = accepted_task(&accepted).map(|upid| call_read(&transport, ProxmoxRead::TaskStatus(upid)));
         assert!(
             matches!(&task, Some(Ok(ProxmoxEvent::Task(ProxmoxTaskState::Failed { .. })))),
             "{flavour:?} {kind}: {accepted:?} {task:?}"
         );
-        assert!(matches!(pledge.check_kept(&way, &write), PromiseCheck::NotKept(_)), "{flavour:?} {kind}");
-        let truth = way.lock_lab().world.guest_truth(100).unwrap_or_else(|| panic!("it is there"));
+        assert!(matches!(promise.check_kept(&transport, &write), PromiseCheck::NotKept(_)), "{flavour:?} {kind}");
+        let truth = transport.lock_lab().world.guest_truth(100).unwrap_or_else(|| panic!("it is there"));
         assert_eq!((truth.node.as_str(), truth.process.is_some(), truth.config.get("lock")), ("pve1", true, None), "{flavour:?} {kind}");
     }
 }
@@ -377,39 +381,42 @@ fn refused_migration_is_not_kept() {
 #[test]
 fn g2_migrated_guest_is_not_deleted() {
     for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| GuestKind::ALL.map(|kind| (flavour, kind))) {
-        let way = prepare_lab(flavour, kind, ClientChange::Delete);
-        let write = build_write(&way, kind, ClientChange::Delete);
-        let pledge = SentPromise::before_send(&way, &write);
-        way.lock_lab().inject_event(WorldEvent::Move(100, "pve3".to_owned()));
-        let failure = call_command(&way, ProxmoxCommand::Write(write.clone())).expect_err("it is not there");
+        let transport = prepare_lab(flavour, kind, ClientChange::Delete);
+        let write = build_write(&transport, kind, ClientChange::Delete);
+        let promise = SentPromise::before_send(&transport, &write);
+        transport.lock_lab().inject_event(WorldEvent::Move(100, "pve3".to_owned()));
+        let failure = call_command(&transport, ProxmoxCommand::Write(write.clone())).expect_err("it is not there");
         assert_eq!((failure.cause, failure.delivery), (FailureCause::NoSuchGuest, Delivery::Rejected), "{flavour:?} {kind}");
-        let kept = pledge.check_kept(&way, &write);
-        assert!(matches!(kept, PromiseCheck::Unclear(_)), "{flavour:?} {kind}: {kept:?}");
+        let promise_check = promise.check_kept(&transport, &write);
+        assert!(matches!(promise_check, PromiseCheck::Unclear(_)), "{flavour:?} {kind}: {promise_check:?}");
         // The list behind the ids is empty without an error: the id is free, and the old node does not have the guest.
-        way.lock_lab().inject_event(WorldEvent::Blind("pve2".to_owned()));
-        let kept = pledge.check_kept(&way, &write);
-        assert!(matches!(&kept, PromiseCheck::NotKept(seen) if seen.get("node") == Some(&"pve3".into())), "{flavour:?} {kind}: {kept:?}");
+        transport.lock_lab().inject_event(WorldEvent::Blind("pve2".to_owned()));
+        let promise_check = promise.check_kept(&transport, &write);
+        assert!(
+            matches!(&promise_check, PromiseCheck::NotKept(seen) if seen.get("node") == Some(&"pve3".into())),
+            "{flavour:?} {kind}: {promise_check:?}"
+        );
     }
 }
 
 #[test]
 fn g2_absence_needs_quorum_and_a_reachable_node() {
     for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| GuestKind::ALL.map(|kind| (flavour, kind))) {
-        let way = prepare_lab(flavour, kind, ClientChange::Delete);
-        let write = build_write(&way, kind, ClientChange::Delete);
-        let pledge = SentPromise::before_send(&way, &write);
-        call_command(&way, ProxmoxCommand::Write(write.clone())).unwrap_or_else(|failure| panic!("{flavour:?} {kind}: {failure}"));
-        way.lock_lab().advance(120_000);
-        assert!(way.lock_lab().world.guest_truth(100).is_none(), "it is really gone");
-        let unclear = |acts: &[WorldEvent], undo: &[WorldEvent]| {
-            acts.iter().for_each(|act| way.lock_lab().inject_event(act.clone()));
-            way.lock_lab().advance(60_000);
-            let kept = pledge.check_kept(&way, &write);
-            assert!(matches!(kept, PromiseCheck::Unclear(_)), "{flavour:?} {kind} {acts:?}: {kept:?}");
-            undo.iter().for_each(|act| way.lock_lab().inject_event(act.clone()));
-            way.lock_lab().advance(60_000);
-            let kept = pledge.check_kept(&way, &write);
-            assert!(matches!(kept, PromiseCheck::Kept(_)), "{flavour:?} {kind} after {acts:?}: {kept:?}");
+        let transport = prepare_lab(flavour, kind, ClientChange::Delete);
+        let write = build_write(&transport, kind, ClientChange::Delete);
+        let promise = SentPromise::before_send(&transport, &write);
+        call_command(&transport, ProxmoxCommand::Write(write.clone())).unwrap_or_else(|failure| panic!("{flavour:?} {kind}: {failure}"));
+        transport.lock_lab().advance(120_000);
+        assert!(transport.lock_lab().world.guest_truth(100).is_none(), "it is really gone");
+        let unclear = |events: &[WorldEvent], undo: &[WorldEvent]| {
+            events.iter().for_each(|event| transport.lock_lab().inject_event(event.clone()));
+            transport.lock_lab().advance(60_000);
+            let promise_check = promise.check_kept(&transport, &write);
+            assert!(matches!(promise_check, PromiseCheck::Unclear(_)), "{flavour:?} {kind} {events:?}: {promise_check:?}");
+            undo.iter().for_each(|event| transport.lock_lab().inject_event(event.clone()));
+            transport.lock_lab().advance(60_000);
+            let promise_check = promise.check_kept(&transport, &write);
+            assert!(matches!(promise_check, PromiseCheck::Kept(_)), "{flavour:?} {kind} after {events:?}: {promise_check:?}");
         };
         // The partition of the endpoint has the old node and this one, or this one alone.
         unclear(&[WorldEvent::Isolate(vec!["pve2".to_owned()])], &[WorldEvent::Heal]);

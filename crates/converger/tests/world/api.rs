@@ -48,18 +48,18 @@ fn all_reads(guest: GuestPath, upid: Upid) -> Vec<ProxmoxRead> {
 fn read_everything(flavour: Flavour) -> (CheckedMethods, Vec<ProxmoxCommand>) {
     let (mut checked, mut commands) = (CheckedMethods::new(), Vec::new());
     for kind in GuestKind::ALL {
-        let way = prepare_lab(flavour, kind, ClientChange::Start);
+        let transport = prepare_lab(flavour, kind, ClientChange::Start);
         let guest = guest_path("pve1", kind, 100);
         let Ok(ProxmoxEvent::Accepted(AcceptedChange::Task(upid))) =
-            call_command(&way, ProxmoxCommand::Write(ProxmoxWrite::Start(guest.clone())))
+            call_command(&transport, ProxmoxCommand::Write(ProxmoxWrite::Start(guest.clone())))
         else {
             panic!("no task")
         };
         for read in all_reads(guest, upid) {
-            way.lock_lab().checked.clear();
-            call_read(&way, read.clone()).unwrap_or_else(|failure| panic!("{flavour:?} {read:?}: {failure}"));
-            assert_eq!(way.lock_lab().checked.len(), 1, "{flavour:?} {read:?}: no method of the table gave the answer");
-            checked.extend(way.lock_lab().checked.iter());
+            transport.lock_lab().checked.clear();
+            call_read(&transport, read.clone()).unwrap_or_else(|failure| panic!("{flavour:?} {read:?}: {failure}"));
+            assert_eq!(transport.lock_lab().checked.len(), 1, "{flavour:?} {read:?}: no method of the table gave the answer");
+            checked.extend(transport.lock_lab().checked.iter());
             commands.push(ProxmoxCommand::Read(read));
         }
     }

@@ -79,21 +79,21 @@ impl ClientChange {
 
 /// A lab of three nodes with one guest that allows this change; the endpoint is not the guest's node.
 pub(crate) fn prepare_lab(flavour: Flavour, kind: GuestKind, action: ClientChange) -> LabTransport<()> {
-    let mut setting = WorldSpec::from_seed(11, WorldSize { nodes: 3, guests: 0 }, flavour);
-    setting.guests.push(guest_setting(kind, action));
-    let way = LabTransport::new(&setting, "pve2", ());
-    way.lock_lab().advance(20_000);
+    let mut spec = WorldSpec::from_seed(11, WorldSize { nodes: 3, guests: 0 }, flavour);
+    spec.guests.push(guest_setting(kind, action));
+    let transport = LabTransport::new(&spec, "pve2", ());
+    transport.lock_lab().advance(20_000);
     if action == A::CloneLinked {
         // A template has no snapshots.
-        post_as_other(&way, kind, "template", "");
-        return way;
+        post_as_other(&transport, kind, "template", "");
+        return transport;
     }
     // The later snapshot is the current one; rolling back to the first is a visible change.
     for (name, cores) in [("first", "2"), ("later", "4")] {
-        way.lock_lab().inject_event(WorldEvent::Set(100, "cores".to_owned(), cores.to_owned()));
-        post_as_other(&way, kind, "snapshot", &format!("snapname={name}"));
+        transport.lock_lab().inject_event(WorldEvent::Set(100, "cores".to_owned(), cores.to_owned()));
+        post_as_other(&transport, kind, "snapshot", &format!("snapname={name}"));
     }
-    way
+    transport
 }
 
 fn guest_setting(kind: GuestKind, action: ClientChange) -> GuestSpec {
@@ -107,10 +107,10 @@ fn guest_setting(kind: GuestKind, action: ClientChange) -> GuestSpec {
 }
 
 /// Another user does this to the guest.
-fn post_as_other(way: &LabTransport<()>, kind: GuestKind, what: &str, form: &str) {
+fn post_as_other(transport: &LabTransport<()>, kind: GuestKind, what: &str, form: &str) {
     let path = format!("/api2/json/nodes/pve1/{}/100/{what}", kind.word());
     let request = converger_lab::LabRequest::new("POST", &path).with_token("root@pam!lab=lab").with_form(form);
-    let mut lab = way.lock_lab();
+    let mut lab = transport.lock_lab();
     let now_ms = lab.now_ms;
     let answer = lab.world.answer_at(now_ms, "pve1", &request);
     assert_eq!(answer.status, 200, "{}", answer.reason);
@@ -118,7 +118,7 @@ fn post_as_other(way: &LabTransport<()>, kind: GuestKind, what: &str, form: &str
 }
 
 /// Builds the change, bound to the current config if necessary.
-pub(crate) fn build_write(way: &LabTransport<()>, kind: GuestKind, action: ClientChange) -> ProxmoxWrite {
+pub(crate) fn build_write(transport: &LabTransport<()>, kind: GuestKind, action: ClientChange) -> ProxmoxWrite {
     let guest = guest_path("pve1", kind, 100);
     let snapshot = |name: &str| SnapshotName::new(name).unwrap_or_else(|| panic!("{name}"));
     let target = node_name("pve3");
@@ -127,7 +127,7 @@ pub(crate) fn build_write(way: &LabTransport<()>, kind: GuestKind, action: Clien
         A::Shutdown => ProxmoxWrite::Shutdown { guest, timeout_secs: 30 },
         A::Stop => ProxmoxWrite::Stop(guest),
         A::Reboot => ProxmoxWrite::RebootQemu { node: guest.node, vmid: guest.vmid, timeout_secs: 30 },
-        A::ConfigSet => ProxmoxWrite::ConfigSet(config_set(way, guest)),
+        A::ConfigSet => ProxmoxWrite::ConfigSet(config_set(transport, guest)),
         A::SnapshotCreate => ProxmoxWrite::SnapshotCreate { guest, name: snapshot("another"), description: "a=b; c".into() },
         A::SnapshotDelete => ProxmoxWrite::SnapshotDelete { guest, name: snapshot("first") },
         A::SnapshotRollback => ProxmoxWrite::SnapshotRollback { guest, name: snapshot("first") },
@@ -146,7 +146,7 @@ pub(crate) fn build_write(way: &LabTransport<()>, kind: GuestKind, action: Clien
         A::Grow => {
             let disk = DiskKey::new(kind, if kind == GuestKind::Qemu { "scsi0" } else { "rootfs" }).unwrap_or_else(|| panic!("a disk"));
             let size = DiskSize::parse("2G").unwrap_or_else(|| panic!("a size"));
-            ProxmoxWrite::Grow { disk, size, digest: read_config(way, &guest).digest.unwrap_or_else(|| panic!("no digest")), guest }
+            ProxmoxWrite::Grow { disk, size, digest: read_config(transport, &guest).digest.unwrap_or_else(|| panic!("no digest")), guest }
         }
         A::Delete => ProxmoxWrite::Delete(guest),
     }
@@ -162,15 +162,15 @@ pub(crate) fn storage_name(name: &str) -> StorageName {
     StorageName::new(name).unwrap_or_else(|| panic!("{name} is no storage"))
 }
 
-fn read_config(way: &LabTransport<()>, guest: &GuestPath) -> GuestConfig {
-    let Ok(ProxmoxEvent::Config(config)) = call_read(way, ProxmoxRead::GuestPending(guest.clone())) else { panic!("no config") };
+fn read_config(transport: &LabTransport<()>, guest: &GuestPath) -> GuestConfig {
+    let Ok(ProxmoxEvent::Config(config)) = call_read(transport, ProxmoxRead::GuestPending(guest.clone())) else { panic!("no config") };
     *config
 }
 
-fn config_set(way: &LabTransport<()>, guest: GuestPath) -> ConfigSet {
+fn config_set(transport: &LabTransport<()>, guest: GuestPath) -> ConfigSet {
     let after = Some(FieldValue::Text("100 % = all; & more".into()));
     let change = FieldChange { field: Field::Description, before: None, after, pending: None, effect: ChangeEffect::Recorded };
-    let basis = WriteBasis::from_config(&read_config(way, &guest)).unwrap_or_else(|| panic!("no digest"));
+    let basis = WriteBasis::from_config(&read_config(transport, &guest)).unwrap_or_else(|| panic!("no digest"));
     ConfigSet::new(guest, &[change], &basis).unwrap_or_else(|fault| panic!("{fault:?}"))
 }
 

@@ -46,8 +46,8 @@ fn new_claim(about: &'static str, which: &'static str, held: bool) -> Claim {
 pub(crate) fn check_claims(observation: &Observation, scope: &[Vmid], witness: &TruthHistory, tally: &mut ClaimTally) -> Vec<String> {
     let mut wrong = count_claims("the cluster", cluster_claims(observation, witness), tally);
     for vmid in scope.iter().filter(|vmid| observation.complete && observation.find(**vmid).is_none()) {
-        let lacks = |moment: &WorldMoment| !moment.has_guest(vmid.get());
-        let claims = vec![new_claim("guest", "missing", witness.reading_moments().iter().any(lacks))];
+        let lacks_guest = |moment: &WorldMoment| !moment.has_guest(vmid.get());
+        let claims = vec![new_claim("guest", "missing", witness.reading_moments().iter().any(lacks_guest))];
         wrong.extend(count_claims(&format!("guest {vmid}"), claims, tally));
     }
     for row in &observation.guests {
@@ -58,10 +58,10 @@ pub(crate) fn check_claims(observation: &Observation, scope: &[Vmid], witness: &
     wrong
 }
 
-fn count_claims(whose: &str, claims: Vec<Claim>, tally: &mut ClaimTally) -> Vec<String> {
+fn count_claims(subject: &str, claims: Vec<Claim>, tally: &mut ClaimTally) -> Vec<String> {
     claims.iter().for_each(|claim| tally.count(claim.what));
     let wrong = claims.iter().filter(|claim| !claim.is_true);
-    wrong.map(|claim| format!("{whose}: {} {} was never so", claim.what.0, claim.what.1)).collect()
+    wrong.map(|claim| format!("{subject}: {} {} was never so", claim.what.0, claim.what.1)).collect()
 }
 
 fn cluster_claims(observation: &Observation, witness: &TruthHistory) -> Vec<Claim> {
@@ -116,17 +116,19 @@ fn run_state_claims(observation: &Observation, row: &ObservedGuest, witness: &Tr
     let was = |so: &dyn Fn(&str) -> bool| match source {
         "live" => was_during(so),
         "node-list" if so("stopped") => was_during(so),
-        "node-list" => was_during(&|word| word != "stopped") && witness.was_recently(vmid, |glance| so(&glance.process_state)),
-        _ => witness.was_ever_listed(vmid, |glance| so(&glance.process_state)),
+        "node-list" => {
+            was_during(&|process_state| process_state != "stopped") && witness.was_recently(vmid, |summary| so(&summary.process_state))
+        }
+        _ => witness.was_ever_listed(vmid, |summary| so(&summary.process_state)),
     };
     let mut claims = Vec::new();
     if let Some(raw) = row.run_state.as_deref().filter(|raw| *raw != "unknown") {
-        claims.push(new_claim("raw word", source, was(&|word| word == raw)));
+        claims.push(new_claim("raw word", source, was(&|process_state| process_state == raw)));
     }
     if let ObservedStatus::Known(state) = row.status {
-        let is = |word: &str| match state {
-            RunState::Running => word == "running",
-            RunState::Stopped => word == "stopped",
+        let is = |process_state: &str| match state {
+            RunState::Running => process_state == "running",
+            RunState::Stopped => process_state == "stopped",
         };
         claims.push(new_claim(state.word(), source, was(&is)));
         let is_online = observation.node_of(row).is_some_and(|node| node.online);
@@ -164,14 +166,14 @@ fn list_claims(row: &ObservedGuest, witness: &TruthHistory) -> Vec<Claim> {
     if let Some(name) = &row.name {
         let held = match is_of_node {
             true => witness.was_ever(vmid, |truth| *shown_name(truth) == **name),
-            false => witness.was_ever_listed(vmid, |glance| *glance.name == **name),
+            false => witness.was_ever_listed(vmid, |summary| *summary.name == **name),
         };
         claims.push(new_claim("name", if is_of_node { "listed by its node" } else { "listed" }, held));
     }
     if let Reading::Read(template) = row.template {
         let held = match is_of_node {
             true => witness.was_ever(vmid, |truth| is_on(truth, "template") == template),
-            false => witness.was_ever_listed(vmid, |glance| glance.template == template),
+            false => witness.was_ever_listed(vmid, |summary| summary.template == template),
         };
         claims.push(new_claim("template listed", yes_or_no(template), held));
     }
@@ -240,7 +242,7 @@ fn shown_name(truth: &GuestTruth) -> String {
 
 fn tags_of(truth: &GuestTruth) -> WordSet {
     match truth.config.get("tags").map(|text| meaning(guest_kind(truth), Field::Tags, text)) {
-        Some(ConfigMeaning::Value(FieldValue::Tags(words))) => words,
+        Some(ConfigMeaning::Value(FieldValue::Tags(tags))) => tags,
         _ => WordSet::default(),
     }
 }
@@ -257,10 +259,10 @@ fn true_identity(truth: &GuestTruth) -> GuestIdentity {
             ctime: property_value(truth, "meta", "ctime").and_then(|ctime| ctime.parse().ok()),
         },
         converger_lab::LabGuestKind::Lxc => {
-            let cards = (0..32).map(|number| format!("net{number}")).find(|key| truth.config.contains_key(key));
+            let network_key = (0..32).map(|number| format!("net{number}")).find(|key| truth.config.contains_key(key));
             GuestIdentity::Lxc {
                 rootfs: truth.config.get("rootfs").and_then(|text| text.split(',').next()).map(Into::into),
-                mac: cards.and_then(|key| property_value(truth, &key, "hwaddr")).map(|mac| mac.to_uppercase().into()),
+                mac: network_key.and_then(|key| property_value(truth, &key, "hwaddr")).map(|mac| mac.to_uppercase().into()),
             }
         }
     }
@@ -320,8 +322,8 @@ fn expected_pending(kind: GuestKind, truth: &GuestTruth) -> BTreeMap<String, Pen
     for (field, meaning) in meanings(truth, &truth.pending).filter(|(_, meaning)| *meaning != ConfigMeaning::Odd) {
         expected.insert(field.word().to_owned(), PendingChange::Known(field, known_value(meaning)));
     }
-    let goes = |field: &Field| rule_of(kind, *field).is_some() && truth.pending_delete.iter().any(|key| key == field.word());
-    for field in Field::ALL.into_iter().filter(goes) {
+    let is_deleted = |field: &Field| rule_of(kind, *field).is_some() && truth.pending_delete.iter().any(|key| key == field.word());
+    for field in Field::ALL.into_iter().filter(is_deleted) {
         expected.insert(field.word().to_owned(), PendingChange::Known(field, None));
     }
     expected

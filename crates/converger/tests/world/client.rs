@@ -51,41 +51,42 @@ pub(crate) fn parse_desired(text: &str) -> Desired {
 
 /// Takes one observation.
 pub(crate) fn take_reading<B: LabBystander>(
-    way: &LabTransport<B>,
+    transport: &LabTransport<B>,
     scope: &Scope,
-    needs: &ReadSet,
+    read_set: &ReadSet,
     cluster: Option<&str>,
 ) -> Result<ProxmoxReading, ReadingError> {
     let environment = environment_name();
-    let question = ObservationRequest { environment: &environment, cluster, token: crate::random_labs::TOKEN, scope, needs };
-    block_on(observe::take_reading(&ProxmoxSession::new(way.clone()), &question))
+    let question = ObservationRequest { environment: &environment, cluster, token: crate::random_labs::TOKEN, scope, needs: read_set };
+    block_on(observe::take_reading(&ProxmoxSession::new(transport.clone()), &question))
 }
 
 /// Plans towards a declared state on a fresh observation.
-pub(crate) fn make_plan<B: LabBystander>(way: &LabTransport<B>, desired: &Desired) -> Plan {
-    let taken = take_reading(way, &desired.scope(), &ReadSet::for_desired(desired), None).unwrap_or_else(|unread| panic!("{unread}"));
-    let scoped = taken.observation.into_scoped(&desired.scope());
+pub(crate) fn make_plan<B: LabBystander>(transport: &LabTransport<B>, desired: &Desired) -> Plan {
+    let reading =
+        take_reading(transport, &desired.scope(), &ReadSet::for_desired(desired), None).unwrap_or_else(|unread| panic!("{unread}"));
+    let scoped = reading.observation.into_scoped(&desired.scope());
     plan::plan(Arc::new(desired.clone()), Arc::new(scoped), Arc::new(Rules::default()))
 }
 
 /// The verdict on the only declared guest.
-pub(crate) fn plan_verdict<B: LabBystander>(way: &LabTransport<B>, desired: &Desired) -> Verdict {
-    make_plan(way, desired).verdicts()[0].clone()
+pub(crate) fn plan_verdict<B: LabBystander>(transport: &LabTransport<B>, desired: &Desired) -> Verdict {
+    make_plan(transport, desired).verdicts()[0].clone()
 }
 
 /// Sends one command and decodes the response.
-pub(crate) fn call_command<B: LabBystander>(way: &LabTransport<B>, command: ProxmoxCommand) -> Result<ProxmoxEvent, ProxmoxFailure> {
-    block_on(ProxmoxSession::new(way.clone()).call(&command))
+pub(crate) fn call_command<B: LabBystander>(transport: &LabTransport<B>, command: ProxmoxCommand) -> Result<ProxmoxEvent, ProxmoxFailure> {
+    block_on(ProxmoxSession::new(transport.clone()).call(&command))
 }
 
-pub(crate) fn call_read<B: LabBystander>(way: &LabTransport<B>, read: ProxmoxRead) -> Result<ProxmoxEvent, ProxmoxFailure> {
-    call_command(way, ProxmoxCommand::Read(read))
+pub(crate) fn call_read<B: LabBystander>(transport: &LabTransport<B>, read: ProxmoxRead) -> Result<ProxmoxEvent, ProxmoxFailure> {
+    call_command(transport, ProxmoxCommand::Read(read))
 }
 
 /// An actuator with the client's own token.
-pub(crate) fn new_actuator<B: LabBystander>(way: &LabTransport<B>) -> ProxmoxActuator<LabTransport<B>> {
+pub(crate) fn new_actuator<B: LabBystander>(transport: &LabTransport<B>) -> ProxmoxActuator<LabTransport<B>> {
     let token = TokenId::new(crate::random_labs::TOKEN).unwrap_or_else(|| panic!("an id"));
-    ProxmoxActuator::new(ProxmoxSession::new(way.clone()), CallerIdentity { token, cluster: None })
+    ProxmoxActuator::new(ProxmoxSession::new(transport.clone()), CallerIdentity { token, cluster: None })
 }
 
 /// A change with its promise, based on what was read before it was sent.
@@ -96,15 +97,15 @@ pub(crate) struct SentPromise {
 }
 
 impl SentPromise {
-    pub(crate) fn before_send<B: LabBystander>(way: &LabTransport<B>, write: &ProxmoxWrite) -> Self {
-        let before = block_on(new_actuator(way).read_promise(write));
-        Self { promise: write.promise(&before), made_ms: way.lock_lab().now_ms, before }
+    pub(crate) fn before_send<B: LabBystander>(transport: &LabTransport<B>, write: &ProxmoxWrite) -> Self {
+        let before = block_on(new_actuator(transport).read_promise(write));
+        Self { promise: write.promise(&before), made_ms: transport.lock_lab().now_ms, before }
     }
 
     /// Whether the current state keeps the promise.
-    pub(crate) fn check_kept<B: LabBystander>(&self, way: &LabTransport<B>, write: &ProxmoxWrite) -> PromiseCheck {
-        let after = block_on(new_actuator(way).read_promise(write));
-        let passed_ms = way.lock_lab().now_ms.saturating_sub(self.made_ms);
+    pub(crate) fn check_kept<B: LabBystander>(&self, transport: &LabTransport<B>, write: &ProxmoxWrite) -> PromiseCheck {
+        let after = block_on(new_actuator(transport).read_promise(write));
+        let passed_ms = transport.lock_lab().now_ms.saturating_sub(self.made_ms);
         self.promise.check(&after, passed_ms / 1_000)
     }
 

@@ -79,8 +79,8 @@ fn boot_forms() -> Vec<(&'static str, ConfigMeaning)> {
 }
 
 fn hotplug_forms() -> Vec<(&'static str, ConfigMeaning)> {
-    let features = |words: &[&str]| {
-        let indexes = words.iter().filter_map(|word| HotplugFeatures::WORDS.iter().position(|own| own == word));
+    let features = |names: &[&str]| {
+        let indexes = names.iter().filter_map(|feature| HotplugFeatures::WORDS.iter().position(|own| own == feature));
         ConfigMeaning::Value(FieldValue::Features(indexes.fold(HotplugFeatures::empty(), HotplugFeatures::with)))
     };
     let usual = ["network", "disk", "usb"];
@@ -117,10 +117,10 @@ fn text(text: &str) -> ConfigMeaning {
     ConfigMeaning::Value(FieldValue::Text(text.into()))
 }
 
-fn tags(words: &[&str]) -> ConfigMeaning {
-    ConfigMeaning::Value(FieldValue::Tags(WordSet::new(words.iter().map(|word| (*word).into()).collect())))
+fn tags(names: &[&str]) -> ConfigMeaning {
+    ConfigMeaning::Value(FieldValue::Tags(WordSet::new(names.iter().map(|tag| (*tag).into()).collect())))
 }
 
-fn devices(words: &[&str]) -> ConfigMeaning {
-    ConfigMeaning::Value(FieldValue::Boot(BootOrder::Devices(words.iter().map(|word| (*word).into()).collect())))
+fn devices(names: &[&str]) -> ConfigMeaning {
+    ConfigMeaning::Value(FieldValue::Boot(BootOrder::Devices(names.iter().map(|device| (*device).into()).collect())))
 }

@@ -40,10 +40,10 @@ guests: [{ vmid: 100, kind: qemu, node: pve1, name: web }]
 ";
 
 fn start_lab(yaml: &str, flavour: Flavour) -> LabTransport<()> {
-    let setting = WorldSpec { flavour, ..WorldSpec::from_yaml(yaml).unwrap_or_else(|error| panic!("{error}")) };
-    let way = LabTransport::new(&setting, "pve1", ());
-    way.lock_lab().advance(20_000);
-    way
+    let spec = WorldSpec { flavour, ..WorldSpec::from_yaml(yaml).unwrap_or_else(|error| panic!("{error}")) };
+    let transport = LabTransport::new(&spec, "pve1", ());
+    transport.lock_lab().advance(20_000);
+    transport
 }
 
 /// Runs the test in 7, 8 and 9, each with a fresh lab.
@@ -54,33 +54,33 @@ fn in_every_release(yaml: &str, test: impl Fn(&LabTransport<()>)) {
     }
 }
 
-fn read_guests(way: &LabTransport<()>, ids: &[u32], needs: &ReadSet) -> Result<ProxmoxReading, ReadingError> {
-    take(way, &Scope::new(ids.iter().map(|id| vmid(*id)).collect()), needs, None)
+fn read_guests(transport: &LabTransport<()>, ids: &[u32], read_set: &ReadSet) -> Result<ProxmoxReading, ReadingError> {
+    take(transport, &Scope::new(ids.iter().map(|id| vmid(*id)).collect()), read_set, None)
 }
 
-fn full_reading(way: &LabTransport<()>, ids: &[u32]) -> ProxmoxReading {
-    read_guests(way, ids, &ReadSet::Everything).unwrap_or_else(|unread| panic!("{unread}"))
+fn full_reading(transport: &LabTransport<()>, ids: &[u32]) -> ProxmoxReading {
+    read_guests(transport, ids, &ReadSet::Everything).unwrap_or_else(|unread| panic!("{unread}"))
 }
 
 /// An observation of a declared guest, optionally with its config.
-fn declared_reading(way: &LabTransport<()>, id: u32, config: bool) -> ProxmoxReading {
+fn declared_reading(transport: &LabTransport<()>, id: u32, config: bool) -> ProxmoxReading {
     let need = GuestNeed { kind: GuestKind::Qemu, state: None, config, tags: false };
-    read_guests(way, &[id], &ReadSet::Declared([(vmid(id), need)].into())).unwrap_or_else(|unread| panic!("{unread}"))
+    read_guests(transport, &[id], &ReadSet::Declared([(vmid(id), need)].into())).unwrap_or_else(|unread| panic!("{unread}"))
 }
 
-fn guest_row(taken: &ProxmoxReading, id: u32) -> &ObservedGuest {
-    taken.observation.find(vmid(id)).unwrap_or_else(|| panic!("{id} is not listed"))
+fn guest_row(reading: &ProxmoxReading, id: u32) -> &ObservedGuest {
+    reading.observation.find(vmid(id)).unwrap_or_else(|| panic!("{id} is not listed"))
 }
 
-fn guest_state(taken: &ProxmoxReading, id: u32) -> String {
-    match &guest_row(taken, id).status {
+fn guest_state(reading: &ProxmoxReading, id: u32) -> String {
+    match &guest_row(reading, id).status {
         ObservedStatus::Known(state) => state.word().to_owned(),
         ObservedStatus::Unknown(cause) => cause.as_deref().unwrap_or("").to_owned(),
     }
 }
 
-fn note_reasons(taken: &ProxmoxReading) -> Vec<UnknownReason> {
-    taken.notes.iter().map(|note| note.reason).collect()
+fn note_reasons(reading: &ProxmoxReading) -> Vec<UnknownReason> {
+    reading.notes.iter().map(|note| note.reason).collect()
 }
 
 fn failure_cause(answer: Result<ProxmoxEvent, ProxmoxFailure>) -> (Delivery, FailureCause) {
@@ -89,13 +89,13 @@ fn failure_cause(answer: Result<ProxmoxEvent, ProxmoxFailure>) -> (Delivery, Fai
 }
 
 /// The end of the task of an accepted change.
-fn run_task(way: &LabTransport<()>, write: ProxmoxWrite) -> ProxmoxTaskState {
-    let answer = call_command(way, ProxmoxCommand::Write(write));
+fn run_task(transport: &LabTransport<()>, write: ProxmoxWrite) -> ProxmoxTaskState {
+    let answer = call_command(transport, ProxmoxCommand::Write(write));
     let Ok(ProxmoxEvent::Accepted(converger_adapters::proxmox::codec::AcceptedChange::Task(upid))) = answer else {
         panic!("no task: {answer:?}")
     };
-    way.lock_lab().advance(60_000);
-    match call_read(way, ProxmoxRead::TaskStatus(upid)) {
+    transport.lock_lab().advance(60_000);
+    match call_read(transport, ProxmoxRead::TaskStatus(upid)) {
         Ok(ProxmoxEvent::Task(state)) => state,
         other => panic!("{other:?}"),
     }
@@ -118,8 +118,8 @@ fn release_is_read_from_the_major_version() {
 
 #[test]
 fn error_text_arrives_whole_in_every_release() {
-    in_every_release(LAB, |way| {
-        let failure = call_read(way, ProxmoxRead::GuestStatus(guest_path("pve1", GuestKind::Qemu, 999))).expect_err("not there");
+    in_every_release(LAB, |transport| {
+        let failure = call_read(transport, ProxmoxRead::GuestStatus(guest_path("pve1", GuestKind::Qemu, 999))).expect_err("not there");
         assert_eq!(&*failure.text, "Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist");
         assert_eq!((failure.delivery, failure.cause, failure.status), (Delivery::Rejected, FailureCause::NoSuchGuest, Some(500)));
     });
@@ -127,13 +127,13 @@ fn error_text_arrives_whole_in_every_release() {
 
 #[test]
 fn new_guest_is_known_to_its_own_node_first() {
-    in_every_release(LAB, |way| {
-        let now_ms = way.lock_lab().now_ms;
+    in_every_release(LAB, |transport| {
+        let now_ms = transport.lock_lab().now_ms;
         let new = GuestSpec { name: Some("new".to_owned()), ..GuestSpec::new(110, converger_lab::LabGuestKind::Qemu, "pve2") };
-        way.lock_lab().world.add_guest(now_ms, &new).unwrap_or_else(|error| panic!("{error}"));
-        let taken = full_reading(way, &[110]);
-        assert_eq!((guest_state(&taken, 110).as_str(), guest_row(&taken, 110).name.as_deref()), ("stopped", Some("new")));
-        let listed = declared_reading(way, 110, false);
+        transport.lock_lab().world.add_guest(now_ms, &new).unwrap_or_else(|error| panic!("{error}"));
+        let reading = full_reading(transport, &[110]);
+        assert_eq!((guest_state(&reading, 110).as_str(), guest_row(&reading, 110).name.as_deref()), ("stopped", Some("new")));
+        let listed = declared_reading(transport, 110, false);
         assert_ne!(guest_state(&listed, 110), "running", "nothing is made up where only the list is read");
     });
 }
@@ -141,36 +141,36 @@ fn new_guest_is_known_to_its_own_node_first() {
 #[test]
 fn nameless_guest_is_named_after_its_id() {
     let nameless = "  - { vmid: 104, kind: qemu, node: pve1 }\n  - { vmid: 105, kind: lxc, node: pve1, bare: true }\n";
-    in_every_release(&format!("{LAB}{nameless}"), |way| {
-        let taken = full_reading(way, &[104, 105]);
-        assert_eq!((guest_row(&taken, 104).name.as_deref(), guest_row(&taken, 105).name.as_deref()), (Some("VM 104"), Some("CT105")));
+    in_every_release(&format!("{LAB}{nameless}"), |transport| {
+        let reading = full_reading(transport, &[104, 105]);
+        assert_eq!((guest_row(&reading, 104).name.as_deref(), guest_row(&reading, 105).name.as_deref()), (Some("VM 104"), Some("CT105")));
     });
 }
 
 #[test]
 fn distinguishes_not_delivered_from_may_have_run() {
-    in_every_release(LAB, |way| {
-        let stop = || call_command(way, ProxmoxCommand::Write(ProxmoxWrite::Stop(guest_path("pve2", GuestKind::Qemu, 102))));
-        let read = || call_read(way, ProxmoxRead::GuestStatus(guest_path("pve2", GuestKind::Qemu, 102)));
-        way.lock_lab().inject_event(WorldEvent::ServiceDown("pve2".to_owned(), NodeService::Daemon));
+    in_every_release(LAB, |transport| {
+        let stop = || call_command(transport, ProxmoxCommand::Write(ProxmoxWrite::Stop(guest_path("pve2", GuestKind::Qemu, 102))));
+        let read = || call_read(transport, ProxmoxRead::GuestStatus(guest_path("pve2", GuestKind::Qemu, 102)));
+        transport.lock_lab().inject_event(WorldEvent::ServiceDown("pve2".to_owned(), NodeService::Daemon));
         assert_eq!(failure_cause(stop()), (Delivery::NotDelivered, FailureCause::NodeUnreachable));
-        way.lock_lab().inject_event(WorldEvent::ServiceUp("pve2".to_owned(), NodeService::Daemon));
-        way.lock_lab().inject_event(WorldEvent::Slow("pve2".to_owned(), 40_000));
+        transport.lock_lab().inject_event(WorldEvent::ServiceUp("pve2".to_owned(), NodeService::Daemon));
+        transport.lock_lab().inject_event(WorldEvent::Slow("pve2".to_owned(), 40_000));
         assert_eq!(failure_cause(stop()), (Delivery::MayHaveRun, FailureCause::Interrupted));
         assert_eq!(failure_cause(read()), (Delivery::NotDelivered, FailureCause::Interrupted), "a reading leaves nothing behind");
-        way.lock_lab().inject_event(WorldEvent::Slow("pve2".to_owned(), 0));
-        way.lock_lab().advance(60_000);
-        assert_eq!(guest_state(&full_reading(way, &[102]), 102), "stopped", "it did run");
+        transport.lock_lab().inject_event(WorldEvent::Slow("pve2".to_owned(), 0));
+        transport.lock_lab().advance(60_000);
+        assert_eq!(guest_state(&full_reading(transport, &[102]), 102), "stopped", "it did run");
     });
 }
 
 #[test]
 fn without_the_cluster_file_system_nothing_is_delivered_or_read() {
-    in_every_release(LAB, |way| {
-        way.lock_lab().inject_event(WorldEvent::ServiceDown("pve1".to_owned(), NodeService::Files));
-        let start = call_command(way, ProxmoxCommand::Write(ProxmoxWrite::Start(guest_path("pve1", GuestKind::Qemu, 100))));
+    in_every_release(LAB, |transport| {
+        transport.lock_lab().inject_event(WorldEvent::ServiceDown("pve1".to_owned(), NodeService::Files));
+        let start = call_command(transport, ProxmoxCommand::Write(ProxmoxWrite::Start(guest_path("pve1", GuestKind::Qemu, 100))));
         assert_eq!(failure_cause(start), (Delivery::NotDelivered, FailureCause::ClusterDown));
-        let unread = read_guests(way, &[100], &ReadSet::Everything).expect_err("no reading");
+        let unread = read_guests(transport, &[100], &ReadSet::Everything).expect_err("no reading");
         assert_eq!(unread.code(), FailureCode::ClusterDown, "{unread}");
     });
 }
@@ -178,8 +178,10 @@ fn without_the_cluster_file_system_nothing_is_delivered_or_read() {
 #[test]
 fn rejected_or_unprivileged_token_gives_no_observation() {
     let wrong = |yaml: &str, cause: FailureCause| {
-        in_every_release(yaml, |way| {
-            let Err(ReadingError::Failed { failure, .. }) = read_guests(way, &[100], &ReadSet::Everything) else { panic!("no reading") };
+        in_every_release(yaml, |transport| {
+            let Err(ReadingError::Failed { failure, .. }) = read_guests(transport, &[100], &ReadSet::Everything) else {
+                panic!("no reading")
+            };
             assert_eq!(failure.cause, cause);
         });
     };
@@ -196,69 +198,73 @@ fn lab_with_limited_token(paths: &str) -> String {
 #[test]
 fn guest_without_permission_is_hidden_and_not_missing() {
     let yaml = lab_with_limited_token("{ path: /vms/100, role: PVEAuditor, token: 'root@pam!lab' }");
-    in_every_release(&yaml, |way| {
-        let taken = full_reading(way, &[100, 102]);
-        assert_eq!((guest_state(&taken, 100).as_str(), taken.observation.complete), ("stopped", false));
-        assert_eq!(note_reasons(&taken), [UnknownReason::Hidden]);
-        let taken = full_reading(way, &[100, 999]);
-        assert_eq!((taken.observation.complete, note_reasons(&taken)), (false, vec![UnknownReason::NotPermitted]), "it would not be seen");
+    in_every_release(&yaml, |transport| {
+        let reading = full_reading(transport, &[100, 102]);
+        assert_eq!((guest_state(&reading, 100).as_str(), reading.observation.complete), ("stopped", false));
+        assert_eq!(note_reasons(&reading), [UnknownReason::Hidden]);
+        let reading = full_reading(transport, &[100, 999]);
+        assert_eq!(
+            (reading.observation.complete, note_reasons(&reading)),
+            (false, vec![UnknownReason::NotPermitted]),
+            "it would not be seen"
+        );
     });
 }
 
 #[test]
 fn permission_revoked_during_an_observation_is_a_cause() {
     let yaml = lab_with_limited_token("{ path: /vms/100, role: PVEAuditor, token: 'root@pam!lab' }");
-    in_every_release(&yaml, |way| {
+    in_every_release(&yaml, |transport| {
         let guest = guest_path("pve1", GuestKind::Qemu, 100);
-        assert!(call_read(way, ProxmoxRead::GuestPending(guest.clone())).is_ok());
-        way.lock_lab().inject_event(WorldEvent::Revoke("/vms/100".to_owned()));
-        assert_eq!(failure_cause(call_read(way, ProxmoxRead::GuestPending(guest))), (Delivery::Rejected, FailureCause::Forbidden));
+        assert!(call_read(transport, ProxmoxRead::GuestPending(guest.clone())).is_ok());
+        transport.lock_lab().inject_event(WorldEvent::Revoke("/vms/100".to_owned()));
+        assert_eq!(failure_cause(call_read(transport, ProxmoxRead::GuestPending(guest))), (Delivery::Rejected, FailureCause::Forbidden));
     });
 }
 
 #[test]
 fn guest_on_no_node_is_missing() {
-    in_every_release(LAB, |way| {
-        let taken = full_reading(way, &[100, 999]);
-        assert!(taken.observation.complete && taken.observation.find(vmid(999)).is_none(), "{:?}", taken.notes);
+    in_every_release(LAB, |transport| {
+        let reading = full_reading(transport, &[100, 999]);
+        assert!(reading.observation.complete && reading.observation.find(vmid(999)).is_none(), "{:?}", reading.notes);
     });
 }
 
 #[test]
 fn incomplete_or_empty_list_makes_nothing_missing() {
-    in_every_release(LAB, |way| {
-        way.lock_lab().inject_event(WorldEvent::Unlist(100));
-        let taken = full_reading(way, &[100, 101]);
-        assert_eq!((taken.observation.complete, note_reasons(&taken)), (false, vec![UnknownReason::ListShrunken]));
-        way.lock_lab().inject_event(WorldEvent::Blind("pve1".to_owned()));
-        let taken = full_reading(way, &[100, 101]);
-        assert!(!taken.observation.complete && taken.observation.guests.is_empty());
-        assert_eq!(note_reasons(&taken), [UnknownReason::ListEmpty, UnknownReason::ListShrunken, UnknownReason::ListShrunken]);
+    in_every_release(LAB, |transport| {
+        transport.lock_lab().inject_event(WorldEvent::Unlist(100));
+        let reading = full_reading(transport, &[100, 101]);
+        assert_eq!((reading.observation.complete, note_reasons(&reading)), (false, vec![UnknownReason::ListShrunken]));
+        transport.lock_lab().inject_event(WorldEvent::Blind("pve1".to_owned()));
+        let reading = full_reading(transport, &[100, 101]);
+        assert!(!reading.observation.complete && reading.observation.guests.is_empty());
+        assert_eq!(note_reasons(&reading), [UnknownReason::ListEmpty, UnknownReason::ListShrunken, UnknownReason::ListShrunken]);
     });
 }
 
 #[test]
 fn offline_node_proves_no_absence() {
-    in_every_release(LAB, |way| {
-        way.lock_lab().inject_event(WorldEvent::NodeDown("pve3".to_owned()));
-        let taken = full_reading(way, &[100, 999]);
-        assert_eq!((taken.observation.complete, note_reasons(&taken)), (false, vec![UnknownReason::NotProven]));
+    in_every_release(LAB, |transport| {
+        transport.lock_lab().inject_event(WorldEvent::NodeDown("pve3".to_owned()));
+        let reading = full_reading(transport, &[100, 999]);
+        assert_eq!((reading.observation.complete, note_reasons(&reading)), (false, vec![UnknownReason::NotProven]));
     });
 }
 
 #[test]
 fn minority_partition_has_no_quorum_and_shows_stale_state() {
-    in_every_release(LAB, |way| {
-        way.lock_lab().inject_event(WorldEvent::Isolate(vec!["pve1".to_owned()]));
-        let taken = full_reading(way, &[100, 102, 999]);
-        assert!(!taken.observation.quorate && !taken.observation.complete);
-        assert_eq!((guest_state(&taken, 100).as_str(), guest_state(&taken, 102).as_str()), ("stopped", "node-offline"));
-        let start = call_command(way, ProxmoxCommand::Write(ProxmoxWrite::Start(guest_path("pve1", GuestKind::Qemu, 100))));
+    in_every_release(LAB, |transport| {
+        transport.lock_lab().inject_event(WorldEvent::Isolate(vec!["pve1".to_owned()]));
+        let reading = full_reading(transport, &[100, 102, 999]);
+        assert!(!reading.observation.quorate && !reading.observation.complete);
+        assert_eq!((guest_state(&reading, 100).as_str(), guest_state(&reading, 102).as_str()), ("stopped", "node-offline"));
+        let start = call_command(transport, ProxmoxCommand::Write(ProxmoxWrite::Start(guest_path("pve1", GuestKind::Qemu, 100))));
         assert_eq!(failure_cause(start), (Delivery::Rejected, FailureCause::NoQuorum));
         let name = SnapshotName::new("s1").unwrap_or_else(|| panic!("a name"));
         let snapshot = ProxmoxWrite::SnapshotCreate { guest: guest_path("pve1", GuestKind::Qemu, 100), name, description: "".into() };
         assert_eq!(
-            task_failure(&run_task(way, snapshot)),
+            task_failure(&run_task(transport, snapshot)),
             Some(FailureCause::NoQuorum),
             "files that cannot be written say so in the kernel's words"
         );
@@ -267,97 +273,97 @@ fn minority_partition_has_no_quorum_and_shows_stale_state() {
 
 #[test]
 fn standalone_node_is_quorate_under_its_own_name() {
-    in_every_release(STANDALONE_NODE, |way| {
+    in_every_release(STANDALONE_NODE, |transport| {
         let scope = Scope::new(vec![vmid(100)]);
-        let taken = take(way, &scope, &ReadSet::Everything, Some("pve1")).unwrap_or_else(|unread| panic!("{unread}"));
-        assert!(taken.observation.quorate && taken.observation.complete);
-        assert!(matches!(take(way, &scope, &ReadSet::Everything, Some("lab")), Err(ReadingError::OtherCluster { .. })));
+        let reading = take(transport, &scope, &ReadSet::Everything, Some("pve1")).unwrap_or_else(|unread| panic!("{unread}"));
+        assert!(reading.observation.quorate && reading.observation.complete);
+        assert!(matches!(take(transport, &scope, &ReadSet::Everything, Some("lab")), Err(ReadingError::OtherCluster { .. })));
     });
 }
 
 #[test]
 fn cluster_list_is_stale_and_the_guests_node_is_current() {
-    in_every_release(LAB, |way| {
-        way.lock_lab().inject_event(WorldEvent::Stop(102));
-        let listed = declared_reading(way, 102, false);
+    in_every_release(LAB, |transport| {
+        transport.lock_lab().inject_event(WorldEvent::Stop(102));
+        let listed = declared_reading(transport, 102, false);
         assert_eq!((guest_state(&listed, 102).as_str(), guest_row(&listed, 102).source.as_deref()), ("stopped", Some("node-list")));
-        let live = full_reading(way, &[102]);
+        let live = full_reading(transport, &[102]);
         assert_eq!((guest_state(&live, 102).as_str(), guest_row(&live, 102).source.as_deref()), ("stopped", Some("live")));
-        way.lock_lab().advance(10_000);
-        assert_eq!(guest_state(&declared_reading(way, 102, false), 102), "stopped");
+        transport.lock_lab().advance(10_000);
+        assert_eq!(guest_state(&declared_reading(transport, 102, false), 102), "stopped");
     });
 }
 
 #[test]
 fn without_pvestatd_run_states_come_from_the_node_with_a_note() {
     for stop in [WorldEvent::ServiceDown, WorldEvent::ServiceHung] {
-        in_every_release(LAB, |way| {
-            way.lock_lab().inject_event(stop("pve2".to_owned(), NodeService::Statd));
+        in_every_release(LAB, |transport| {
+            transport.lock_lab().inject_event(stop("pve2".to_owned(), NodeService::Statd));
             // While the last report is kept, and after it has expired.
             for _ in 0..4 {
-                way.lock_lab().inject_event(WorldEvent::Say(102, "paused".to_owned()));
-                way.lock_lab().advance(90_000);
-                let paused = declared_reading(way, 102, false);
+                transport.lock_lab().inject_event(WorldEvent::Say(102, "paused".to_owned()));
+                transport.lock_lab().advance(90_000);
+                let paused = declared_reading(transport, 102, false);
                 assert_eq!(
                     (guest_state(&paused, 102).as_str(), note_reasons(&paused)),
                     ("run-state-unclear", vec![UnknownReason::ReportLate, UnknownReason::RunStateUnclear])
                 );
-                way.lock_lab().inject_event(WorldEvent::Say(102, "running".to_owned()));
-                assert_eq!(guest_state(&declared_reading(way, 102, false), 102), "running");
+                transport.lock_lab().inject_event(WorldEvent::Say(102, "running".to_owned()));
+                assert_eq!(guest_state(&declared_reading(transport, 102, false), 102), "running");
             }
-            way.lock_lab().inject_event(WorldEvent::Stop(102));
-            assert_eq!(guest_state(&declared_reading(way, 102, false), 102), "stopped");
-            way.lock_lab().inject_event(WorldEvent::Start(102));
-            assert_eq!(guest_state(&declared_reading(way, 102, false), 102), "running");
-            way.lock_lab().inject_event(WorldEvent::ServiceUp("pve2".to_owned(), NodeService::Statd));
-            assert!(note_reasons(&declared_reading(way, 102, false)).is_empty());
+            transport.lock_lab().inject_event(WorldEvent::Stop(102));
+            assert_eq!(guest_state(&declared_reading(transport, 102, false), 102), "stopped");
+            transport.lock_lab().inject_event(WorldEvent::Start(102));
+            assert_eq!(guest_state(&declared_reading(transport, 102, false), 102), "running");
+            transport.lock_lab().inject_event(WorldEvent::ServiceUp("pve2".to_owned(), NodeService::Statd));
+            assert!(note_reasons(&declared_reading(transport, 102, false)).is_empty());
         });
     }
 }
 
 #[test]
 fn guests_of_an_offline_node_are_unknown() {
-    in_every_release(LAB, |way| {
-        way.lock_lab().inject_event(WorldEvent::NodeDown("pve2".to_owned()));
-        assert_eq!(guest_state(&declared_reading(way, 102, false), 102), "node-offline");
-        way.lock_lab().advance(400_000);
-        assert_eq!(guest_state(&declared_reading(way, 102, false), 102), "node-offline");
-        way.lock_lab().inject_event(WorldEvent::NodeUp("pve2".to_owned()));
-        assert_eq!(guest_state(&declared_reading(way, 102, true), 102), "stopped", "its own node knows");
+    in_every_release(LAB, |transport| {
+        transport.lock_lab().inject_event(WorldEvent::NodeDown("pve2".to_owned()));
+        assert_eq!(guest_state(&declared_reading(transport, 102, false), 102), "node-offline");
+        transport.lock_lab().advance(400_000);
+        assert_eq!(guest_state(&declared_reading(transport, 102, false), 102), "node-offline");
+        transport.lock_lab().inject_event(WorldEvent::NodeUp("pve2".to_owned()));
+        assert_eq!(guest_state(&declared_reading(transport, 102, true), 102), "stopped", "its own node knows");
     });
 }
 
 #[test]
 fn paused_or_failing_guest_is_neither_running_nor_stopped() {
-    for (word, cause) in [("paused", "run-state-unclear"), ("io-error", "run-state-unclear"), ("prelaunch", "run-state-unclear")] {
-        in_every_release(LAB, |way| {
-            way.lock_lab().inject_event(WorldEvent::Say(102, word.to_owned()));
+    for (run_state, cause) in [("paused", "run-state-unclear"), ("io-error", "run-state-unclear"), ("prelaunch", "run-state-unclear")] {
+        in_every_release(LAB, |transport| {
+            transport.lock_lab().inject_event(WorldEvent::Say(102, run_state.to_owned()));
             let scope = Scope::new(vec![vmid(102)]);
-            let scoped = full_reading(way, &[102]).observation.into_scoped(&scope);
+            let scoped = full_reading(transport, &[102]).observation.into_scoped(&scope);
             let row = scoped.find(vmid(102)).unwrap_or_else(|| panic!("listed"));
-            assert_eq!((&row.status, row.run_state.as_deref()), (&ObservedStatus::Unknown(Some(cause.into())), Some(word)));
+            assert_eq!((&row.status, row.run_state.as_deref()), (&ObservedStatus::Unknown(Some(cause.into())), Some(run_state)));
         });
     }
 }
 
 #[test]
 fn replaced_guest_is_not_taken_for_the_listed_one() {
-    in_every_release(LAB, |way| {
-        way.lock_lab().inject_event(WorldEvent::Recycle(100));
-        assert_eq!(guest_state(&full_reading(way, &[100]), 100), "renamed-while-read");
-        way.lock_lab().advance(20_000);
-        assert_eq!(guest_row(&full_reading(way, &[100]), 100).name.as_deref(), Some("other-100"));
+    in_every_release(LAB, |transport| {
+        transport.lock_lab().inject_event(WorldEvent::Recycle(100));
+        assert_eq!(guest_state(&full_reading(transport, &[100]), 100), "renamed-while-read");
+        transport.lock_lab().advance(20_000);
+        assert_eq!(guest_row(&full_reading(transport, &[100]), 100).name.as_deref(), Some("other-100"));
     });
 }
 
 #[test]
 fn guest_recreated_under_its_name_differs_by_birth_marks_only() {
-    in_every_release(LAB, |way| {
-        let before = guest_row(&full_reading(way, &[100]), 100).identity.clone();
-        way.lock_lab().inject_event(WorldEvent::Replace(100));
-        way.lock_lab().advance(20_000);
-        let taken = full_reading(way, &[100]);
-        let after = guest_row(&taken, 100);
+    in_every_release(LAB, |transport| {
+        let before = guest_row(&full_reading(transport, &[100]), 100).identity.clone();
+        transport.lock_lab().inject_event(WorldEvent::Replace(100));
+        transport.lock_lab().advance(20_000);
+        let reading = full_reading(transport, &[100]);
+        let after = guest_row(&reading, 100);
         assert!(before.is_read() && after.identity.is_read() && before != after.identity);
         assert_eq!((after.status.clone(), after.name.as_deref()), (ObservedStatus::Known(RunState::Stopped), Some("web")));
     });
@@ -365,47 +371,50 @@ fn guest_recreated_under_its_name_differs_by_birth_marks_only() {
 
 #[test]
 fn ha_resource_has_no_state_until_the_manager_runs() {
-    in_every_release(LAB, |way| {
-        assert_eq!(guest_row(&full_reading(way, &[102]), 102).ha, Reading::Read(None));
+    in_every_release(LAB, |transport| {
+        assert_eq!(guest_row(&full_reading(transport, &[102]), 102).ha, Reading::Read(None));
         let request = converger_lab::LabRequest::new("POST", "/api2/json/cluster/ha/resources")
             .with_token("root@pam!lab=lab")
             .with_form("sid=vm%3A102");
-        let now_ms = way.lock_lab().now_ms;
-        assert_eq!(way.lock_lab().world.answer(now_ms, &request).status, 200);
-        assert_eq!(guest_row(&full_reading(way, &[102]), 102).ha, Reading::Read(Some(HaState { state: None })));
-        assert_eq!(guest_row(&declared_reading(way, 102, false), 102).ha, Reading::Read(Some(HaState { state: Some("started".into()) })));
+        let now_ms = transport.lock_lab().now_ms;
+        assert_eq!(transport.lock_lab().world.answer(now_ms, &request).status, 200);
+        assert_eq!(guest_row(&full_reading(transport, &[102]), 102).ha, Reading::Read(Some(HaState { state: None })));
+        assert_eq!(
+            guest_row(&declared_reading(transport, 102, false), 102).ha,
+            Reading::Read(Some(HaState { state: Some("started".into()) }))
+        );
     });
 }
 
 #[test]
 fn change_of_an_ha_guest_is_queued_and_done_later() {
     let yaml = format!("{LAB}ha: {{ 'vm:102': {{}} }}\n");
-    in_every_release(&yaml, |way| {
+    in_every_release(&yaml, |transport| {
         let stop = ProxmoxWrite::Stop(guest_path("pve2", GuestKind::Qemu, 102));
-        let pledge = SentPromise::before_send(way, &stop);
-        let answer = call_command(way, ProxmoxCommand::Write(stop.clone()));
+        let promise = SentPromise::before_send(transport, &stop);
+        let answer = call_command(transport, ProxmoxCommand::Write(stop.clone()));
         let Ok(ProxmoxEvent::Accepted(converger_adapters::proxmox::codec::AcceptedChange::Task(upid))) = answer else {
             panic!("{answer:?}")
         };
         assert_eq!(upid.worker(), "hastop");
-        way.lock_lab().advance(200);
-        assert_eq!(call_read(way, ProxmoxRead::TaskStatus(upid)), Ok(ProxmoxEvent::Task(ProxmoxTaskState::Ended { warnings: 0 })));
-        assert!(matches!(pledge.check_kept(way, &stop), PromiseCheck::NotKept(_)), "the task only passed the request on");
-        way.lock_lab().advance(60_000);
-        assert!(matches!(pledge.check_kept(way, &stop), PromiseCheck::Kept(_)));
+        transport.lock_lab().advance(200);
+        assert_eq!(call_read(transport, ProxmoxRead::TaskStatus(upid)), Ok(ProxmoxEvent::Task(ProxmoxTaskState::Ended { warnings: 0 })));
+        assert!(matches!(promise.check_kept(transport, &stop), PromiseCheck::NotKept(_)), "the task only passed the request on");
+        transport.lock_lab().advance(60_000);
+        assert!(matches!(promise.check_kept(transport, &stop), PromiseCheck::Kept(_)));
     });
 }
 
 #[test]
 fn config_values_mean_the_same_in_every_json_type() {
-    in_every_release(LAB, |way| {
+    in_every_release(LAB, |transport| {
         for (key, text) in
             [("cpulimit", "1.5"), ("onboot", "1"), ("agent", "1"), ("startup", "3"), ("tags", "b;a"), ("boot", "order=scsi0")]
         {
-            way.lock_lab().inject_event(WorldEvent::Set(100, key.to_owned(), text.to_owned()));
+            transport.lock_lab().inject_event(WorldEvent::Set(100, key.to_owned(), text.to_owned()));
         }
-        let taken = full_reading(way, &[100]);
-        let Reading::Read(config) = &guest_row(&taken, 100).config else { panic!("{:?}", taken.notes) };
+        let reading = full_reading(transport, &[100]);
+        let Reading::Read(config) = &guest_row(&reading, 100).config else { panic!("{:?}", reading.notes) };
         assert_eq!(config.get(Field::Memory), Some(&FieldValue::Mib(1024)), "a number in 7, text since");
         assert_eq!(
             (config.get(Field::Cpulimit), config.get(Field::Onboot)),
@@ -418,24 +427,24 @@ fn config_values_mean_the_same_in_every_json_type() {
 
 #[test]
 fn pending_values_are_read_with_current_ones() {
-    in_every_release(LAB, |way| {
-        way.lock_lab().inject_event(WorldEvent::SetPending(102, "cores".to_owned(), "8".to_owned()));
-        way.lock_lab().inject_event(WorldEvent::SetPending(102, "net0".to_owned(), "virtio,bridge=vmbr0".to_owned()));
-        let taken = full_reading(way, &[102]);
-        let row = guest_row(&taken, 102);
-        let waits: Box<[PendingChange]> =
+    in_every_release(LAB, |transport| {
+        transport.lock_lab().inject_event(WorldEvent::SetPending(102, "cores".to_owned(), "8".to_owned()));
+        transport.lock_lab().inject_event(WorldEvent::SetPending(102, "net0".to_owned(), "virtio,bridge=vmbr0".to_owned()));
+        let reading = full_reading(transport, &[102]);
+        let row = guest_row(&reading, 102);
+        let pending: Box<[PendingChange]> =
             [PendingChange::Known(Field::Cores, Some(FieldValue::Count(8))), PendingChange::Other("net0".into())].into();
-        assert_eq!(row.pending, Reading::Read(waits));
+        assert_eq!(row.pending, Reading::Read(pending));
         assert_eq!(row.config.as_ref().into_option().and_then(|config| config.get(Field::Cores)), None, "it has no effect yet");
-        assert_eq!(row.digest.as_deref(), way.lock_lab().world.guest_truth(102).map(|truth| truth.digest).as_deref());
+        assert_eq!(row.digest.as_deref(), transport.lock_lab().world.guest_truth(102).map(|truth| truth.digest).as_deref());
     });
 }
 
 #[test]
 fn container_is_identified_by_hostname_disk_and_network_card() {
-    in_every_release(LAB, |way| {
-        let taken = full_reading(way, &[101]);
-        let row = guest_row(&taken, 101);
+    in_every_release(LAB, |transport| {
+        let reading = full_reading(transport, &[101]);
+        let row = guest_row(&reading, 101);
         assert_eq!((row.kind, row.name.as_deref()), (GuestKind::Lxc, Some("dns")));
         let marks = row.identity.as_ref().into_option().map(|identity| identity.marks()).unwrap_or_else(|| panic!("no marks"));
         assert_eq!(marks[1], ("rootfs", Some("tank:vm-101-disk-0".to_owned())));
@@ -444,10 +453,10 @@ fn container_is_identified_by_hostname_disk_and_network_card() {
 
 #[test]
 fn every_rejection_has_a_cause_and_changes_nothing() {
-    in_every_release(LAB, |way| {
+    in_every_release(LAB, |transport| {
         let qemu = || guest_path("pve1", GuestKind::Qemu, 100);
         let lxc = || guest_path("pve1", GuestKind::Lxc, 101);
-        let no = |write: ProxmoxWrite| failure_cause(call_command(way, ProxmoxCommand::Write(write)));
+        let no = |write: ProxmoxWrite| failure_cause(call_command(transport, ProxmoxCommand::Write(write)));
         let shutdown = |guest| ProxmoxWrite::Shutdown { guest, timeout_secs: 5 };
         assert_eq!(no(ProxmoxWrite::Start(guest_path("pve2", GuestKind::Lxc, 103))), (Delivery::Rejected, FailureCause::AlreadyRunning));
         assert_eq!(no(ProxmoxWrite::Stop(lxc())), (Delivery::Rejected, FailureCause::NotRunning));
@@ -455,15 +464,15 @@ fn every_rejection_has_a_cause_and_changes_nothing() {
         assert_eq!(no(ProxmoxWrite::Delete(guest_path("pve2", GuestKind::Qemu, 102))), (Delivery::Rejected, FailureCause::Running));
         assert_eq!(no(ProxmoxWrite::Delete(guest_path("pve1", GuestKind::Qemu, 999))), (Delivery::Rejected, FailureCause::NoSuchGuest));
         assert_eq!(no(ProxmoxWrite::Start(guest_path("pve9", GuestKind::Qemu, 100))), (Delivery::Rejected, FailureCause::NodeUnknown));
-        way.lock_lab().inject_event(WorldEvent::Set(100, "protection".to_owned(), "1".to_owned()));
+        transport.lock_lab().inject_event(WorldEvent::Set(100, "protection".to_owned(), "1".to_owned()));
         assert_eq!(no(ProxmoxWrite::Delete(qemu())), (Delivery::Rejected, FailureCause::Protected));
-        way.lock_lab().inject_event(WorldEvent::Say(102, "paused".to_owned()));
+        transport.lock_lab().inject_event(WorldEvent::Say(102, "paused".to_owned()));
         assert_eq!(no(shutdown(guest_path("pve2", GuestKind::Qemu, 102))), (Delivery::Rejected, FailureCause::Paused));
-        way.lock_lab().inject_event(WorldEvent::Lock(101, "backup".to_owned()));
+        transport.lock_lab().inject_event(WorldEvent::Lock(101, "backup".to_owned()));
         assert_eq!(no(ProxmoxWrite::Delete(lxc())), (Delivery::Rejected, FailureCause::Locked));
-        let truth = way.lock_lab().world.guest_truth(100).unwrap_or_else(|| panic!("it is there"));
+        let truth = transport.lock_lab().world.guest_truth(100).unwrap_or_else(|| panic!("it is there"));
         assert_eq!((truth.process, truth.snapshots.len()), (None, 0));
-        let tasks = (100..104).map(|id| way.lock_lab().world.tasks_for_guest(id).count()).sum::<usize>();
+        let tasks = (100..104).map(|id| transport.lock_lab().world.tasks_for_guest(id).count()).sum::<usize>();
         assert_eq!(tasks, 0, "each of them was said before a task was begun");
     });
 }
@@ -471,107 +480,126 @@ fn every_rejection_has_a_cause_and_changes_nothing() {
 /// The task list is written after the worker has started, so a locked list does not prove that the worker did not start.
 #[test]
 fn locked_task_list_does_not_prove_that_nothing_runs() {
-    in_every_release(LAB, |way| {
+    in_every_release(LAB, |transport| {
         let reason = "can't lock file '/var/log/pve/tasks/.active.lock' - got timeout";
-        let twist = Some(ResponseFault::After { status: 500, reason: reason.to_owned() });
-        way.lock_lab().world.add_request_fault(RequestFault { method: Some("POST".to_owned()), fault: twist, ..RequestFault::default() });
+        let response_fault = Some(ResponseFault::After { status: 500, reason: reason.to_owned() });
+        transport.lock_lab().world.add_request_fault(RequestFault {
+            method: Some("POST".to_owned()),
+            fault: response_fault,
+            ..RequestFault::default()
+        });
         let (delivery, _) =
-            failure_cause(call_command(way, ProxmoxCommand::Write(ProxmoxWrite::Start(guest_path("pve1", GuestKind::Qemu, 100)))));
-        assert_eq!((delivery, way.lock_lab().world.tasks_for_guest(100).count()), (Delivery::MayHaveRun, 1));
+            failure_cause(call_command(transport, ProxmoxCommand::Write(ProxmoxWrite::Start(guest_path("pve1", GuestKind::Qemu, 100)))));
+        assert_eq!((delivery, transport.lock_lab().world.tasks_for_guest(100).count()), (Delivery::MayHaveRun, 1));
     });
 }
 
 /// An intermediary may have forwarded a change before it responded in place of Proxmox; its body lacks `data`.
 #[test]
 fn error_without_data_comes_from_an_intermediary() {
-    in_every_release(LAB, |way| {
+    in_every_release(LAB, |transport| {
         let page = |body: &str| Some(ResponseFault::Instead { status: 500, reason: "no".to_owned(), body: body.to_owned(), html: false });
-        let start =
-            || failure_cause(call_command(way, ProxmoxCommand::Write(ProxmoxWrite::Start(guest_path("pve2", GuestKind::Lxc, 103))))).0;
+        let start = || {
+            failure_cause(call_command(transport, ProxmoxCommand::Write(ProxmoxWrite::Start(guest_path("pve2", GuestKind::Lxc, 103))))).0
+        };
         assert_eq!(start(), Delivery::Rejected, "it runs already, says Proxmox");
-        way.lock_lab().world.add_request_fault(RequestFault { fault: page(r#"{"error":"bad gateway"}"#), ..RequestFault::default() });
+        transport.lock_lab().world.add_request_fault(RequestFault { fault: page(r#"{"error":"bad gateway"}"#), ..RequestFault::default() });
         assert_eq!(start(), Delivery::MayHaveRun);
     });
 }
 
 #[test]
 fn failed_container_write_may_have_been_written() {
-    in_every_release(LAB, |way| {
-        way.lock_lab().inject_event(WorldEvent::Set(
+    in_every_release(LAB, |transport| {
+        transport.lock_lab().inject_event(WorldEvent::Set(
             101,
             "net0".to_owned(),
             "name=eth0,bridge=vmbr9,hwaddr=BC:24:11:00:00:01,type=veth".to_owned(),
         ));
         let guest = guest_path("pve1", GuestKind::Lxc, 101);
-        let Ok(ProxmoxEvent::Config(config)) = call_read(way, ProxmoxRead::GuestPending(guest.clone())) else { panic!("no config") };
+        let Ok(ProxmoxEvent::Config(config)) = call_read(transport, ProxmoxRead::GuestPending(guest.clone())) else { panic!("no config") };
         let after = Some(FieldValue::Mib(1024));
         let change = FieldChange { field: Field::Memory, before: None, after, pending: None, effect: ChangeEffect::Live };
         let basis = WriteBasis::from_config(&config).unwrap_or_else(|| panic!("no digest"));
         let write = ProxmoxWrite::ConfigSet(ConfigSet::new(guest, &[change], &basis).unwrap_or_else(|fault| panic!("{fault:?}")));
-        let pledge = SentPromise::before_send(way, &write);
-        assert_eq!(failure_cause(call_command(way, ProxmoxCommand::Write(write.clone()))), (Delivery::MayHaveRun, FailureCause::Other));
-        assert!(matches!(pledge.check_kept(way, &write), PromiseCheck::Kept(_)));
+        let promise = SentPromise::before_send(transport, &write);
+        assert_eq!(
+            failure_cause(call_command(transport, ProxmoxCommand::Write(write.clone()))),
+            (Delivery::MayHaveRun, FailureCause::Other)
+        );
+        assert!(matches!(promise.check_kept(transport, &write), PromiseCheck::Kept(_)));
     });
 }
 
 #[test]
 fn restricted_tag_is_rejected_with_its_own_cause() {
-    in_every_release(LAB, |way| {
+    in_every_release(LAB, |transport| {
         assert!(
-            matches!(call_read(way, ProxmoxRead::TagOptions), Ok(ProxmoxEvent::TagOptions(options)) if options.tag_case == TagCase::Lowered)
+            matches!(call_read(transport, ProxmoxRead::TagOptions), Ok(ProxmoxEvent::TagOptions(options)) if options.tag_case == TagCase::Lowered)
         );
         let deny = "Permission check failed (/, Sys.Modify for modifying tag 'web')";
-        let twist = Some(ResponseFault::Instead { status: 403, reason: deny.to_owned(), body: r#"{"data":null}"#.to_owned(), html: false });
-        way.lock_lab().world.add_request_fault(RequestFault { method: Some("POST".to_owned()), fault: twist, ..RequestFault::default() });
+        let response_fault =
+            Some(ResponseFault::Instead { status: 403, reason: deny.to_owned(), body: r#"{"data":null}"#.to_owned(), html: false });
+        transport.lock_lab().world.add_request_fault(RequestFault {
+            method: Some("POST".to_owned()),
+            fault: response_fault,
+            ..RequestFault::default()
+        });
         let start = ProxmoxCommand::Write(ProxmoxWrite::Start(guest_path("pve1", GuestKind::Qemu, 100)));
-        assert_eq!(failure_cause(call_command(way, start)), (Delivery::Rejected, FailureCause::TagForbidden));
+        assert_eq!(failure_cause(call_command(transport, start)), (Delivery::Rejected, FailureCause::TagForbidden));
     });
 }
 
 #[test]
 fn failed_task_reports_its_cause() {
-    in_every_release(LAB, |way| {
+    in_every_release(LAB, |transport| {
         assert_eq!(
-            task_failure(&run_task(way, ProxmoxWrite::Start(guest_path("pve2", GuestKind::Qemu, 102)))),
+            task_failure(&run_task(transport, ProxmoxWrite::Start(guest_path("pve2", GuestKind::Qemu, 102)))),
             Some(FailureCause::AlreadyRunning)
         );
         assert_eq!(
-            task_failure(&run_task(way, ProxmoxWrite::Start(guest_path("pve1", GuestKind::Qemu, 999)))),
+            task_failure(&run_task(transport, ProxmoxWrite::Start(guest_path("pve1", GuestKind::Qemu, 999)))),
             Some(FailureCause::NoSuchGuest)
         );
         assert_eq!(
-            run_task(way, ProxmoxWrite::Stop(guest_path("pve1", GuestKind::Qemu, 100))),
+            run_task(transport, ProxmoxWrite::Stop(guest_path("pve1", GuestKind::Qemu, 100))),
             ProxmoxTaskState::Ended { warnings: 0 },
             "it was stopped already"
         );
-        way.lock_lab().inject_event(WorldEvent::Set(100, "template".to_owned(), "1".to_owned()));
+        transport.lock_lab().inject_event(WorldEvent::Set(100, "template".to_owned(), "1".to_owned()));
         assert_eq!(
-            task_failure(&run_task(way, ProxmoxWrite::Start(guest_path("pve1", GuestKind::Qemu, 100)))),
+            task_failure(&run_task(transport, ProxmoxWrite::Start(guest_path("pve1", GuestKind::Qemu, 100)))),
             Some(FailureCause::Template)
         );
-        way.lock_lab().inject_event(WorldEvent::Lock(102, "backup".to_owned()));
-        assert_eq!(task_failure(&run_task(way, ProxmoxWrite::Stop(guest_path("pve2", GuestKind::Qemu, 102)))), Some(FailureCause::Locked));
+        transport.lock_lab().inject_event(WorldEvent::Lock(102, "backup".to_owned()));
+        assert_eq!(
+            task_failure(&run_task(transport, ProxmoxWrite::Stop(guest_path("pve2", GuestKind::Qemu, 102)))),
+            Some(FailureCause::Locked)
+        );
     });
 }
 
 #[test]
 fn unfinished_snapshot_is_not_a_snapshot() {
-    in_every_release(LAB, |way| {
+    in_every_release(LAB, |transport| {
         let name = SnapshotName::new("half").unwrap_or_else(|| panic!("a name"));
         let create = ProxmoxWrite::SnapshotCreate { guest: guest_path("pve1", GuestKind::Qemu, 100), name, description: "".into() };
-        let pledge = SentPromise::before_send(way, &create);
-        way.lock_lab().inject_event(WorldEvent::PrepareSnapshot(100, "half".to_owned()));
-        let kept = pledge.check_kept(way, &create);
-        assert!(matches!(&kept, PromiseCheck::NotKept(seen) if seen.get("snapshot_state") == Some(&"prepare".into())), "{kept:?}");
+        let promise = SentPromise::before_send(transport, &create);
+        transport.lock_lab().inject_event(WorldEvent::PrepareSnapshot(100, "half".to_owned()));
+        let promise_check = promise.check_kept(transport, &create);
+        assert!(
+            matches!(&promise_check, PromiseCheck::NotKept(seen) if seen.get("snapshot_state") == Some(&"prepare".into())),
+            "{promise_check:?}"
+        );
     });
 }
 
 #[test]
 fn forgotten_task_has_its_own_cause() {
-    in_every_release(LAB, |way| {
+    in_every_release(LAB, |transport| {
         let upid = "UPID:pve1:00000001:00000001:6AFA0639:qmstart:100:root@pam!lab:";
         let upid = converger_adapters::proxmox::codec::Upid::new(upid).unwrap_or_else(|| panic!("an id"));
-        assert_eq!(failure_cause(call_read(way, ProxmoxRead::TaskStatus(upid))), (Delivery::Rejected, FailureCause::NoSuchTask));
+        assert_eq!(failure_cause(call_read(transport, ProxmoxRead::TaskStatus(upid))), (Delivery::Rejected, FailureCause::NoSuchTask));
     });
 }
 
@@ -580,45 +608,48 @@ fn token_without_audit_sees_only_its_own_tasks() {
     let acl = "acl: [{ path: /vms, role: PVEVMUser, token: 'root@pam!lab' }]\n";
     let tokens = "tokens: { root@pam!lab: { secret: lab }, root@pam!other: { secret: other, full: true } }";
     let limited = LAB.replace("tokens: { root@pam!lab: { secret: lab, full: true } }", tokens) + acl;
-    in_every_release(&limited, |way| {
-        let tasks = |id| match call_read(way, ProxmoxRead::Tasks { node: node_name("pve1"), vmid: vmid(id) }) {
+    in_every_release(&limited, |transport| {
+        let tasks = |id| match call_read(transport, ProxmoxRead::Tasks { node: node_name("pve1"), vmid: vmid(id) }) {
             Ok(ProxmoxEvent::Tasks(tasks)) => tasks.len(),
             other => panic!("no list: {other:?}"),
         };
-        let start = call_command(way, ProxmoxCommand::Write(ProxmoxWrite::Start(guest_path("pve1", GuestKind::Qemu, 100))));
+        let start = call_command(transport, ProxmoxCommand::Write(ProxmoxWrite::Start(guest_path("pve1", GuestKind::Qemu, 100))));
         assert!(start.is_ok(), "{start:?}");
         let others =
             converger_lab::LabRequest::new("POST", "/api2/json/nodes/pve1/lxc/101/status/start").with_token("root@pam!other=other");
-        let now_ms = way.lock_lab().now_ms;
-        assert_eq!(way.lock_lab().world.answer_at(now_ms, "pve1", &others).status, 200);
+        let now_ms = transport.lock_lab().now_ms;
+        assert_eq!(transport.lock_lab().world.answer_at(now_ms, "pve1", &others).status, 200);
         assert_eq!((tasks(100), tasks(101)), (1, 0));
     });
 }
 
 #[test]
 fn task_status_and_not_the_list_tells_whether_a_task_runs() {
-    in_every_release(LAB, |way| {
-        let start = call_command(way, ProxmoxCommand::Write(ProxmoxWrite::Start(guest_path("pve1", GuestKind::Qemu, 100))));
+    in_every_release(LAB, |transport| {
+        let start = call_command(transport, ProxmoxCommand::Write(ProxmoxWrite::Start(guest_path("pve1", GuestKind::Qemu, 100))));
         let Ok(ProxmoxEvent::Accepted(converger_adapters::proxmox::codec::AcceptedChange::Task(upid))) = start else { panic!("{start:?}") };
-        assert_eq!(call_read(way, ProxmoxRead::TaskStatus(upid.clone())), Ok(ProxmoxEvent::Task(ProxmoxTaskState::Running)));
-        way.lock_lab().advance(5_000);
-        assert_eq!(call_read(way, ProxmoxRead::TaskStatus(upid.clone())), Ok(ProxmoxEvent::Task(ProxmoxTaskState::Ended { warnings: 0 })));
+        assert_eq!(call_read(transport, ProxmoxRead::TaskStatus(upid.clone())), Ok(ProxmoxEvent::Task(ProxmoxTaskState::Running)));
+        transport.lock_lab().advance(5_000);
+        assert_eq!(
+            call_read(transport, ProxmoxRead::TaskStatus(upid.clone())),
+            Ok(ProxmoxEvent::Task(ProxmoxTaskState::Ended { warnings: 0 }))
+        );
         let list = ProxmoxRead::Tasks { node: upid.node().clone(), vmid: vmid(100) };
-        let Ok(ProxmoxEvent::Tasks(tasks)) = call_read(way, list) else { panic!("no list") };
+        let Ok(ProxmoxEvent::Tasks(tasks)) = call_read(transport, list) else { panic!("no list") };
         assert_eq!(tasks.iter().map(|task| &task.upid).collect::<Vec<_>>(), [&upid]);
-        assert_eq!((upid.worker(), RunState::Running.word()), ("qmstart", guest_state(&full_reading(way, &[100]), 100).as_str()));
+        assert_eq!((upid.worker(), RunState::Running.word()), ("qmstart", guest_state(&full_reading(transport, &[100]), 100).as_str()));
     });
 }
 
 #[test]
 fn cluster_identity_is_equal_on_every_node_and_for_every_token() {
-    in_every_release(LAB, |way| {
-        let identity = |name: &str| match call_read(way, ProxmoxRead::Certificates(node_name(name))) {
+    in_every_release(LAB, |transport| {
+        let identity = |name: &str| match call_read(transport, ProxmoxRead::Certificates(node_name(name))) {
             Ok(ProxmoxEvent::Identity(identity)) => identity,
             other => panic!("{other:?}"),
         };
         assert_eq!([identity("pve1"), identity("pve2"), identity("pve3")], [identity("pve1"), identity("pve1"), identity("pve1")]);
-        let (own, alone) = (identity("pve1"), start_lab(STANDALONE_NODE, way.lock_lab().world.flavour()));
+        let (own, alone) = (identity("pve1"), start_lab(STANDALONE_NODE, transport.lock_lab().world.flavour()));
         assert!(
             matches!(call_read(&alone, ProxmoxRead::Certificates(node_name("pve1"))), Ok(ProxmoxEvent::Identity(other)) if other != own),
             "another cluster"

@@ -118,22 +118,22 @@ impl FactsPage {
 fn every_fact_has_its_tests() {
     let FactsPage { rows, tests } = FactsPage::open();
     let named: Vec<&String> = rows.iter().flat_map(|row| row.lab.iter().chain(&row.client)).collect();
-    let lacking: Vec<&&String> = named.iter().filter(|name| !tests.contains_key(**name)).collect();
-    assert!(lacking.is_empty(), "no test has these names: {lacking:?}");
+    let missing: Vec<&&String> = named.iter().filter(|name| !tests.contains_key(**name)).collect();
+    assert!(missing.is_empty(), "no test has these names: {missing:?}");
     assert!(named.len() > 100, "only {} tests are named", named.len());
-    let bare: Vec<&str> = rows.iter().filter(|row| row.lab.is_empty() || row.client.is_empty()).map(|row| row.fact.as_str()).collect();
-    assert!(bare.is_empty(), "these facts have no test of the lab, or none of the client: {bare:#?}");
+    let untested: Vec<&str> = rows.iter().filter(|row| row.lab.is_empty() || row.client.is_empty()).map(|row| row.fact.as_str()).collect();
+    assert!(untested.is_empty(), "these facts have no test of the lab, or none of the client: {untested:#?}");
 }
 
 #[test]
 fn every_fact_is_tested_in_every_release() {
-    let book = FactsPage::open();
-    let lab: Vec<&String> = book.rows.iter().flat_map(|row| &row.lab).filter(|name| !book.runs_everywhere(name)).collect();
+    let page = FactsPage::open();
+    let lab: Vec<&String> = page.rows.iter().flat_map(|row| &row.lab).filter(|name| !page.runs_everywhere(name)).collect();
     assert!(lab.is_empty(), "these tests of the lab do not run in 7, 8 and 9: {lab:#?}");
     let is_known = |name: &String| TEXT_ONLY_TESTS.contains(&name.as_str()) || SEEDED_TESTS.contains(&name.as_str());
-    let is_shown = |row: &&FactRow| row.client.iter().any(|name| book.runs_everywhere(name) || is_known(name));
+    let is_shown = |row: &&FactRow| row.client.iter().any(|name| page.runs_everywhere(name) || is_known(name));
     let client: Vec<(&str, &[String])> =
-        book.rows.iter().filter(|row| !is_shown(row)).map(|row| (row.fact.as_str(), row.client.as_slice())).collect();
+        page.rows.iter().filter(|row| !is_shown(row)).map(|row| (row.fact.as_str(), row.client.as_slice())).collect();
     assert!(client.is_empty(), "of these facts no test of the client runs in 7, 8 and 9: {client:#?}");
 }
 

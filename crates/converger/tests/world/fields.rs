@@ -44,17 +44,17 @@ impl FieldCase {
     }
 
     fn start_lab(&self) -> LabTransport<()> {
-        let mut setting = WorldSpec::from_seed(7, WorldSize { nodes: 1, guests: 0 }, self.flavour);
+        let mut spec = WorldSpec::from_seed(7, WorldSize { nodes: 1, guests: 0 }, self.flavour);
         let kind = if self.rule.kind == GuestKind::Qemu { converger_lab::LabGuestKind::Qemu } else { converger_lab::LabGuestKind::Lxc };
         let mut guest = GuestSpec::new(100, kind, "pve1");
         guest.name = Some("web".to_owned());
         guest.state = self.running.then(|| "running".to_owned());
         let own = usual_config(self.rule.kind).iter().map(|(key, text)| (*key, (*text).to_owned()));
         guest.config = own.chain(self.before.clone()).map(|(key, text)| (key.to_owned(), ScalarSpec::Text(text))).collect();
-        setting.guests.push(guest);
-        let way = LabTransport::new(&setting, "pve1", ());
-        way.lock_lab().advance(20_000);
-        way
+        spec.guests.push(guest);
+        let transport = LabTransport::new(&spec, "pve1", ());
+        transport.lock_lab().advance(20_000);
+        transport
     }
 
     fn desired(&self, rng: &mut Rng) -> Desired {
@@ -78,37 +78,37 @@ fn usual_config(kind: GuestKind) -> &'static [(&'static str, &'static str)] {
 }
 
 /// Plans, writes the planned changes, and plans again: nothing is left, or a restart is pending, after which nothing is left.
-fn check_case(case: &FieldCase, way: &LabTransport<()>, desired: &Desired, tally: &mut ClaimTally) {
-    let first = plan_verdict(way, desired);
-    let waits = match &first {
+fn check_case(case: &FieldCase, transport: &LabTransport<()>, desired: &Desired, tally: &mut ClaimTally) {
+    let first = plan_verdict(transport, desired);
+    let needs_restart = match &first {
         Verdict::Converged { pending_restart: false } => {
             tally.count(("planned", "nothing: it is so already"));
             false
         }
         Verdict::Steps(steps) => {
             let [Change::ConfigSet(changes)] = [&steps[0].change] else { panic!("{}: {first:?}", case.describe()) };
-            write_and_check(case, way, changes, tally)
+            write_and_check(case, transport, changes, tally)
         }
         _ => panic!("{}: {first:?}", case.describe()),
     };
-    check_converged(case, way, desired, waits);
-    if waits {
-        way.lock_lab().inject_event(WorldEvent::Stop(100));
-        way.lock_lab().inject_event(WorldEvent::Start(100));
-        way.lock_lab().advance(20_000);
-        check_converged(case, way, desired, false);
+    check_converged(case, transport, desired, needs_restart);
+    if needs_restart {
+        transport.lock_lab().inject_event(WorldEvent::Stop(100));
+        transport.lock_lab().inject_event(WorldEvent::Start(100));
+        transport.lock_lab().advance(20_000);
+        check_converged(case, transport, desired, false);
     }
 }
 
-fn check_converged(case: &FieldCase, way: &LabTransport<()>, desired: &Desired, pending_restart: bool) {
-    let found = plan_verdict(way, desired);
-    assert_eq!(found, Verdict::Converged { pending_restart }, "{}: {:?}", case.describe(), way.lock_lab().world.guest_truth(100));
+fn check_converged(case: &FieldCase, transport: &LabTransport<()>, desired: &Desired, pending_restart: bool) {
+    let found = plan_verdict(transport, desired);
+    assert_eq!(found, Verdict::Converged { pending_restart }, "{}: {:?}", case.describe(), transport.lock_lab().world.guest_truth(100));
 }
 
 /// The write for these changes, on a fresh config.
-fn build_config_set(case: &FieldCase, way: &LabTransport<()>, changes: &[FieldChange]) -> ProxmoxWrite {
+fn build_config_set(case: &FieldCase, transport: &LabTransport<()>, changes: &[FieldChange]) -> ProxmoxWrite {
     let guest = guest_path("pve1", case.rule.kind, 100);
-    let Ok(ProxmoxEvent::Config(before)) = call_read(way, ProxmoxRead::GuestPending(guest.clone())) else {
+    let Ok(ProxmoxEvent::Config(before)) = call_read(transport, ProxmoxRead::GuestPending(guest.clone())) else {
         panic!("{}: no config", case.describe())
     };
     let basis = WriteBasis::from_config(&before).unwrap_or_else(|| panic!("{}: no digest", case.describe()));
@@ -117,28 +117,28 @@ fn build_config_set(case: &FieldCase, way: &LabTransport<()>, changes: &[FieldCh
 }
 
 /// Writes the changes; returns whether the value is pending until a restart, as planned.
-fn write_and_check(case: &FieldCase, way: &LabTransport<()>, changes: &[FieldChange], tally: &mut ClaimTally) -> bool {
-    let write = build_config_set(case, way, changes);
-    let pledge = SentPromise::before_send(way, &write);
-    assert!(matches!(pledge.check_kept_before(), PromiseCheck::NotKept(_)), "{}: kept before it is written", case.describe());
+fn write_and_check(case: &FieldCase, transport: &LabTransport<()>, changes: &[FieldChange], tally: &mut ClaimTally) -> bool {
+    let write = build_config_set(case, transport, changes);
+    let promise = SentPromise::before_send(transport, &write);
+    assert!(matches!(promise.check_kept_before(), PromiseCheck::NotKept(_)), "{}: kept before it is written", case.describe());
     assert_eq!(
-        call_command(way, ProxmoxCommand::Write(write.clone())),
+        call_command(transport, ProxmoxCommand::Write(write.clone())),
         Ok(ProxmoxEvent::Accepted(AcceptedChange::Done)),
         "{}",
         case.describe()
     );
-    let waits = case.running && changes[0].effect == ChangeEffect::AtRestart;
-    let waiting = waits.then(|| Fact::Words([case.rule.field.word().into()].into()));
-    let kept = pledge.check_kept(way, &write);
-    let is_as_foreseen = matches!(&kept, PromiseCheck::Kept(seen) if seen.get("pending_restart") == waiting.as_ref());
-    assert!(is_as_foreseen, "{}: {kept:?} {:?}", case.describe(), way.lock_lab().world.guest_truth(100));
-    tally.count(match (case.value.is_null(), waits) {
+    let needs_restart = case.running && changes[0].effect == ChangeEffect::AtRestart;
+    let waiting = needs_restart.then(|| Fact::Words([case.rule.field.word().into()].into()));
+    let promise_check = promise.check_kept(transport, &write);
+    let is_as_foreseen = matches!(&promise_check, PromiseCheck::Kept(seen) if seen.get("pending_restart") == waiting.as_ref());
+    assert!(is_as_foreseen, "{}: {promise_check:?} {:?}", case.describe(), transport.lock_lab().world.guest_truth(100));
+    tally.count(match (case.value.is_null(), needs_restart) {
         (false, false) => ("written", "in effect"),
         (false, true) => ("written", "at the next start"),
         (true, false) => ("removed", "in effect"),
         (true, true) => ("removed", "at the next start"),
     });
-    waits
+    needs_restart
 }
 
 /// Random values within the bounds of the table.
@@ -198,15 +198,15 @@ fn draw_nasty_text(rng: &mut Rng) -> String {
 }
 
 fn draw_tags(rng: &mut Rng) -> Value {
-    let mut words: Vec<String> = (0..rng.below(6)).map(|_| draw_tag(rng)).collect();
-    words.sort();
-    words.dedup();
-    json!(words)
+    let mut tags: Vec<String> = (0..rng.below(6)).map(|_| draw_tag(rng)).collect();
+    tags.sort();
+    tags.dedup();
+    json!(tags)
 }
 
 fn draw_tag(rng: &mut Rng) -> String {
     let first = rng.pick_word(&["a", "z", "0", "_"]).to_owned();
-    (0..rng.below(8)).fold(first, |word, _| word + rng.pick_word(&["b", "9", "-", "+", ".", "_"]))
+    (0..rng.below(8)).fold(first, |tag, _| tag + rng.pick_word(&["b", "9", "-", "+", ".", "_"]))
 }
 
 fn draw_startup(rng: &mut Rng) -> Value {
@@ -292,16 +292,16 @@ fn all_fields_are_one_write_and_then_plan_nothing() {
         for running in [false, true] {
             let rule = managed_rules().find(|rule| rule.kind == kind).unwrap_or_else(|| panic!("a field"));
             let case = FieldCase { flavour, rule, running, before: Vec::new(), value: Value::Null };
-            let way = case.start_lab();
+            let transport = case.start_lab();
             let desired = parse_desired(&desired_with_all_fields(&mut rng, kind).to_string());
-            let Verdict::Steps(steps) = plan_verdict(&way, &desired) else { panic!("{} must be changed", case.describe()) };
+            let Verdict::Steps(steps) = plan_verdict(&transport, &desired) else { panic!("{} must be changed", case.describe()) };
             let Change::ConfigSet(changes) = &steps[0].change else { panic!("{steps:?}") };
             assert_eq!(
-                call_command(&way, ProxmoxCommand::Write(build_config_set(&case, &way, changes))),
+                call_command(&transport, ProxmoxCommand::Write(build_config_set(&case, &transport, changes))),
                 Ok(ProxmoxEvent::Accepted(AcceptedChange::Done))
             );
-            let waits = running && changes.iter().any(|change| change.effect == ChangeEffect::AtRestart);
-            check_converged(&case, &way, &desired, waits);
+            let needs_restart = running && changes.iter().any(|change| change.effect == ChangeEffect::AtRestart);
+            check_converged(&case, &transport, &desired, needs_restart);
         }
     }
 }
@@ -315,10 +315,10 @@ fn description_case(flavour: Flavour, kind: GuestKind, running: bool) -> FieldCa
 fn foreign_revert_is_planned_again() {
     for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| GuestKind::ALL.map(|kind| (flavour, kind))) {
         let case = description_case(flavour, kind, true);
-        let (way, desired) = (case.start_lab(), case.desired(&mut Rng::new(1)));
-        check_case(&case, &way, &desired, &mut ClaimTally::default());
-        way.lock_lab().inject_event(WorldEvent::Set(100, "description".to_owned(), "theirs".to_owned()));
-        assert!(matches!(plan_verdict(&way, &desired), Verdict::Steps(_)), "{}", case.describe());
+        let (transport, desired) = (case.start_lab(), case.desired(&mut Rng::new(1)));
+        check_case(&case, &transport, &desired, &mut ClaimTally::default());
+        transport.lock_lab().inject_event(WorldEvent::Set(100, "description".to_owned(), "theirs".to_owned()));
+        assert!(matches!(plan_verdict(&transport, &desired), Verdict::Steps(_)), "{}", case.describe());
     }
 }
 
@@ -326,16 +326,16 @@ fn foreign_revert_is_planned_again() {
 fn write_on_a_stale_config_is_rejected_and_changes_nothing() {
     for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| GuestKind::ALL.map(|kind| (flavour, kind))) {
         let case = description_case(flavour, kind, false);
-        let (way, desired) = (case.start_lab(), case.desired(&mut Rng::new(1)));
-        let Verdict::Steps(steps) = plan_verdict(&way, &desired) else { panic!("{}", case.describe()) };
+        let (transport, desired) = (case.start_lab(), case.desired(&mut Rng::new(1)));
+        let Verdict::Steps(steps) = plan_verdict(&transport, &desired) else { panic!("{}", case.describe()) };
         let Change::ConfigSet(changes) = &steps[0].change else { panic!("{steps:?}") };
-        let write = build_config_set(&case, &way, changes);
-        way.lock_lab().inject_event(WorldEvent::Set(100, "onboot".to_owned(), "1".to_owned()));
-        let before = way.lock_lab().world.guest_truth(100);
-        let failure = call_command(&way, ProxmoxCommand::Write(write.clone())).expect_err("refused");
+        let write = build_config_set(&case, &transport, changes);
+        transport.lock_lab().inject_event(WorldEvent::Set(100, "onboot".to_owned(), "1".to_owned()));
+        let before = transport.lock_lab().world.guest_truth(100);
+        let failure = call_command(&transport, ProxmoxCommand::Write(write.clone())).expect_err("refused");
         assert_eq!((failure.cause, failure.delivery), (FailureCause::Changed, Delivery::Rejected), "{}: {failure}", case.describe());
-        assert_eq!(way.lock_lab().world.guest_truth(100), before);
-        assert!(matches!(SentPromise::before_send(&way, &write).check_kept_before(), PromiseCheck::NotKept(_)));
+        assert_eq!(transport.lock_lab().world.guest_truth(100), before);
+        assert!(matches!(SentPromise::before_send(&transport, &write).check_kept_before(), PromiseCheck::NotKept(_)));
     }
 }
 
@@ -344,15 +344,16 @@ fn write_on_a_stale_config_is_rejected_and_changes_nothing() {
 fn recently_changed_guest_reads_the_same_after_the_list_catches_up() {
     for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| GuestKind::ALL.map(|kind| (flavour, kind))) {
         let case = description_case(flavour, kind, true);
-        let (way, desired) = (case.start_lab(), case.desired(&mut Rng::new(1)));
+        let (transport, desired) = (case.start_lab(), case.desired(&mut Rng::new(1)));
         for (key, value) in [("cores", "3"), ("memory", "9216")] {
-            way.lock_lab().inject_event(WorldEvent::Set(100, key.to_owned(), value.to_owned()));
+            transport.lock_lab().inject_event(WorldEvent::Set(100, key.to_owned(), value.to_owned()));
         }
-        way.lock_lab().inject_event(WorldEvent::Stop(100));
-        let needs = ReadSet::for_desired(&desired);
-        let rows = || take_reading(&way, &desired.scope(), &needs, None).unwrap_or_else(|unread| panic!("{unread}")).observation.guests;
+        transport.lock_lab().inject_event(WorldEvent::Stop(100));
+        let read_set = ReadSet::for_desired(&desired);
+        let rows =
+            || take_reading(&transport, &desired.scope(), &read_set, None).unwrap_or_else(|unread| panic!("{unread}")).observation.guests;
         let before = rows();
-        way.lock_lab().advance(20_000);
+        transport.lock_lab().advance(20_000);
         assert_eq!(before, rows(), "{}", case.describe());
     }
 }

@@ -30,17 +30,17 @@ fn known_keys(flavour: Flavour, kind: GuestKind, prefix: &str) -> Vec<String> {
 }
 
 /// The verdict on a guest with a new description, and the result of writing it.
-fn plan_and_write(way: &LabTransport<()>, kind: GuestKind) -> (Verdict, Result<ConfigSet, UnwritableChange>) {
+fn plan_and_write(transport: &LabTransport<()>, kind: GuestKind) -> (Verdict, Result<ConfigSet, UnwritableChange>) {
     let desired = format!(
         r#"{{"version":1,"environment":"lab","guests":[{{"vmid":100,"kind":"{}","name":"web","config":{{"description":"new"}}}}]}}"#,
         kind.word()
     );
     let guest = guest_path("pve1", kind, 100);
-    let Ok(ProxmoxEvent::Config(read)) = call_read(way, ProxmoxRead::GuestPending(guest.clone())) else { panic!("no config") };
+    let Ok(ProxmoxEvent::Config(read)) = call_read(transport, ProxmoxRead::GuestPending(guest.clone())) else { panic!("no config") };
     let after = Some(FieldValue::Text("new".into()));
     let change = FieldChange { field: Field::Description, before: None, after, pending: None, effect: ChangeEffect::Recorded };
     let basis = WriteBasis::from_config(&read).unwrap_or_else(|| panic!("no digest"));
-    (plan_verdict(way, &parse_desired(&desired)), ConfigSet::new(guest, &[change], &basis))
+    (plan_verdict(transport, &parse_desired(&desired)), ConfigSet::new(guest, &[change], &basis))
 }
 
 fn is_refused(verdict: &Verdict, key: &str) -> bool {
@@ -57,10 +57,13 @@ fn no_write_applies_a_host_reaching_key_in_any_release() {
             // `lxc.` keys occur only in the file of a container, and no call writes them; they may be pending nevertheless.
             let tried: Vec<String> = if prefix == "lxc." { vec!["lxc.mount.entry".to_owned()] } else { all.clone() };
             for key in tried.iter().take(1).chain(tried.last()) {
-                let way = prepare_lab(flavour, kind, ClientChange::ConfigSet);
-                assert!(matches!(plan_and_write(&way, kind), (Verdict::Steps(_), Ok(_))), "{flavour:?} {kind} {key}: nothing waits yet");
-                way.lock_lab().inject_event(WorldEvent::SetPending(100, key.clone(), "x".to_owned()));
-                let (verdict, set) = plan_and_write(&way, kind);
+                let transport = prepare_lab(flavour, kind, ClientChange::ConfigSet);
+                assert!(
+                    matches!(plan_and_write(&transport, kind), (Verdict::Steps(_), Ok(_))),
+                    "{flavour:?} {kind} {key}: nothing waits yet"
+                );
+                transport.lock_lab().inject_event(WorldEvent::SetPending(100, key.clone(), "x".to_owned()));
+                let (verdict, set) = plan_and_write(&transport, kind);
                 assert!(reaches_host(key) && is_refused(&verdict, key), "{flavour:?} {kind} {key}: {verdict:?}");
                 assert_eq!(set, Err(UnwritableChange::ReachesHost(key.as_str().into())), "{flavour:?} {kind}");
             }
@@ -83,12 +86,12 @@ fn expected_key_counts() -> BTreeSet<String> {
 #[test]
 fn unplanned_pending_values_block_a_write() {
     for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| GuestKind::ALL.map(|kind| (flavour, kind))) {
-        let way = prepare_lab(flavour, kind, ClientChange::ConfigSet);
-        way.lock_lab().inject_event(WorldEvent::SetPending(100, "net0".to_owned(), "name=eth0".to_owned()));
-        assert_eq!(plan_and_write(&way, kind).1, Err(UnwritableChange::ForeignPending("net0".into())), "{flavour:?} {kind}");
-        let way = prepare_lab(flavour, kind, ClientChange::ConfigSet);
-        way.lock_lab().inject_event(WorldEvent::SetPending(100, "description".to_owned(), "theirs".to_owned()));
-        let (verdict, set) = plan_and_write(&way, kind);
+        let transport = prepare_lab(flavour, kind, ClientChange::ConfigSet);
+        transport.lock_lab().inject_event(WorldEvent::SetPending(100, "net0".to_owned(), "name=eth0".to_owned()));
+        assert_eq!(plan_and_write(&transport, kind).1, Err(UnwritableChange::ForeignPending("net0".into())), "{flavour:?} {kind}");
+        let transport = prepare_lab(flavour, kind, ClientChange::ConfigSet);
+        transport.lock_lab().inject_event(WorldEvent::SetPending(100, "description".to_owned(), "theirs".to_owned()));
+        let (verdict, set) = plan_and_write(&transport, kind);
         assert_eq!(set, Err(UnwritableChange::PendingDiffers(Field::Description)), "{flavour:?} {kind}: nothing was said about it");
         assert!(matches!(verdict, Verdict::Steps(_)), "{flavour:?} {kind}: the plan shows what is lost: {verdict:?}");
     }

@@ -142,8 +142,8 @@ impl LabBystander for RandomInterference {
             0 | 1 => world.apply_event(now_ms, self.machine_event()),
             2..=5 => world.apply_event(now_ms, self.guest_event()),
             6 | 7 => {
-                if let Some(act) = self.config_event(world) {
-                    world.apply_event(now_ms, act);
+                if let Some(event) = self.config_event(world) {
+                    world.apply_event(now_ms, event);
                 }
             }
             _ => {

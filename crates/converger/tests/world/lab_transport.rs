@@ -59,8 +59,8 @@ impl<B: LabBystander> InProcessLab<B> {
     }
 
     /// Applies an event now.
-    pub(crate) fn inject_event(&mut self, act: WorldEvent) {
-        self.world.apply_event(self.now_ms, act);
+    pub(crate) fn inject_event(&mut self, event: WorldEvent) {
+        self.world.apply_event(self.now_ms, event);
         self.notify_bystander();
     }
 
@@ -111,12 +111,11 @@ impl<B> Clone for LabTransport<B> {
 
 impl<B: LabBystander> LabTransport<B> {
     /// A transport to `entry` with the first token of a setting, at the first moment of its world.
-    pub(crate) fn new(setting: &WorldSpec, entry: &str, bystander: B) -> Self {
-        let world = World::new(setting).unwrap_or_else(|error| panic!("{error}"));
-        let token = setting.tokens.iter().next().map(|(id, token)| format!("{id}={}", token.secret)).unwrap_or_default();
+    pub(crate) fn new(spec: &WorldSpec, entry: &str, bystander: B) -> Self {
+        let world = World::new(spec).unwrap_or_else(|error| panic!("{error}"));
+        let token = spec.tokens.iter().next().map(|(id, token)| format!("{id}={}", token.secret)).unwrap_or_default();
         let deadline_ms = wire::deadline_ms();
-        let lab =
-            InProcessLab { world, now_ms: setting.start_ms, bystander, entry: entry.to_owned(), token, checked: CheckedMethods::new() };
+        let lab = InProcessLab { world, now_ms: spec.start_ms, bystander, entry: entry.to_owned(), token, checked: CheckedMethods::new() };
         Self { lab: Arc::new(Mutex::new(lab)), place: format!("{entry}:8006"), deadline_ms }
     }
 

@@ -58,18 +58,18 @@ fn read_seed(seed: u64) -> SeededReading {
     let nodes: Vec<String> = day.setting.nodes.keys().cloned().collect();
     let entry = rng.pick(&nodes).cloned().unwrap_or_default();
     let scope = draw_scope(&mut rng, &day);
-    let needs = draw_needs(&mut rng, &scope);
+    let read_set = draw_needs(&mut rng, &scope);
     let wrong_pin = rng.one_in(100).then_some("elsewhere");
-    let trouble = RandomInterference::new(Rng::new(rng.next_u64()), day.interference_per_mille, nodes);
-    let way = LabTransport::new(&day.setting, &entry, trouble);
-    start_reading_at(&way, day.at_ms);
-    let taken = client::take_reading(&way, &Scope::new(scope.clone()), &needs, wrong_pin);
-    SeededReading { way, scope, taken }
+    let interference = RandomInterference::new(Rng::new(rng.next_u64()), day.interference_per_mille, nodes);
+    let transport = LabTransport::new(&day.setting, &entry, interference);
+    start_reading_at(&transport, day.at_ms);
+    let reading = client::take_reading(&transport, &Scope::new(scope.clone()), &read_set, wrong_pin);
+    SeededReading { way: transport, scope, taken: reading }
 }
 
 /// Advances to the beginning of the observation and records the past that the cluster's list may remember.
-fn start_reading_at(way: &LabTransport<RandomInterference>, at_ms: u64) {
-    let mut lab = way.lock_lab();
+fn start_reading_at(transport: &LabTransport<RandomInterference>, at_ms: u64) {
+    let mut lab = transport.lock_lab();
     let remembered_ms = at_ms.saturating_sub(REMEMBERED_MS);
     lab.world.advance_to(remembered_ms);
     lab.notify_bystander();
@@ -94,25 +94,25 @@ fn check_seed(seed: u64, tally: &mut ClaimTally) -> Vec<String> {
     let _seed = SeedOnPanic(seed);
     let read = read_seed(seed);
     let lab = read.way.lock_lab();
-    let taken = match &read.taken {
-        Ok(taken) => taken,
+    let reading = match &read.taken {
+        Ok(reading) => reading,
         Err(unread) => {
             tally.count(("no reading", failure_word(unread)));
             return Vec::new();
         }
     };
-    let mut wrong = check_claims(&taken.observation, &read.scope, &lab.bystander.history, tally);
-    wrong.extend(check_order(&taken.observation));
-    let scoped = taken.observation.clone().into_scoped(&Scope::new(read.scope.clone()));
+    let mut wrong = check_claims(&reading.observation, &read.scope, &lab.bystander.history, tally);
+    wrong.extend(check_order(&reading.observation));
+    let scoped = reading.observation.clone().into_scoped(&Scope::new(read.scope.clone()));
     for row in &scoped.guests {
         if let ObservedStatus::Unknown(cause) = &row.status {
             tally.count(("unknown", known_cause(cause.as_deref().unwrap_or_default(), &mut wrong)));
         }
     }
-    for note in &taken.notes {
+    for note in &reading.notes {
         tally.count(("note", note.reason.word()));
     }
-    wrong.into_iter().map(|text| format!("seed {seed}: {text}\n{:#?}", taken.notes)).collect()
+    wrong.into_iter().map(|text| format!("seed {seed}: {text}\n{:#?}", reading.notes)).collect()
 }
 
 fn failure_word(unread: &ReadingError) -> &'static str {
@@ -130,9 +130,9 @@ fn check_order(observation: &Observation) -> Option<String> {
 }
 
 fn known_cause(cause: &str, wrong: &mut Vec<String>) -> &'static str {
-    let words = UnknownReason::ALL.iter().map(|reason| reason.word());
-    match words.into_iter().find(|word| *word == cause) {
-        Some(word) => word,
+    let names = UnknownReason::ALL.iter().map(|reason| reason.word());
+    match names.into_iter().find(|name| *name == cause) {
+        Some(name) => name,
         None => {
             wrong.push(format!("nobody knows the cause {cause:?}"));
             ""
@@ -243,9 +243,9 @@ const REQUIRED_CLAIMS: &[(&str, &[&str])] = &[
 
 fn unreached_claims(tally: &ClaimTally) -> Vec<String> {
     let fields = Field::ALL.into_iter().filter(|field| *field != Field::Tags).map(|field| ("config", field.word()));
-    let listed = REQUIRED_CLAIMS.iter().flat_map(|(about, words)| words.iter().map(move |word| (*about, *word)));
-    let lacking = listed.chain(fields).filter(|what| !tally.0.contains_key(what));
-    lacking.map(|(about, which)| format!("{about}: {which}")).collect()
+    let listed = REQUIRED_CLAIMS.iter().flat_map(|(about, claims)| claims.iter().map(move |claim| (*about, *claim)));
+    let missing = listed.chain(fields).filter(|what| !tally.0.contains_key(what));
+    missing.map(|(about, which)| format!("{about}: {which}")).collect()
 }
 
 #[test]
@@ -263,22 +263,22 @@ fn g2_an_observation_never_claims_more_than_the_truth() {
 #[test]
 fn same_seed_gives_same_observation() {
     for seed in [3, 1_234, 40_001] {
-        let story = |seed| {
+        let seed_result = |seed| {
             let mut tally = ClaimTally::default();
             let wrong = check_seed(seed, &mut tally);
             (wrong, tally)
         };
-        assert_eq!(story(seed), story(seed), "seed {seed}");
+        assert_eq!(seed_result(seed), seed_result(seed), "seed {seed}");
     }
 }
 
 /// The first observations that are complete, without notes and without concurrent changes, as a basis for false claims.
 fn undisturbed_readings(count: usize) -> Vec<(SeededReading, Observation)> {
     let reads = (0..).map(read_seed).filter_map(|read| {
-        let taken = read.taken.clone().ok().filter(|taken| taken.notes.is_empty() && taken.observation.complete)?;
-        let whole = taken.observation.guests.iter().any(|row| row.digest.is_some() && matches!(row.status, ObservedStatus::Known(_)));
+        let reading = read.taken.clone().ok().filter(|reading| reading.notes.is_empty() && reading.observation.complete)?;
+        let whole = reading.observation.guests.iter().any(|row| row.digest.is_some() && matches!(row.status, ObservedStatus::Known(_)));
         let is_still = read.way.lock_lab().bystander.history.reading_moments().len() == 1;
-        (whole && is_still).then_some((read, taken.observation))
+        (whole && is_still).then_some((read, reading.observation))
     });
     reads.take(count).collect()
 }
@@ -337,15 +337,15 @@ guests:
   - { vmid: 100, kind: qemu, node: pve1, name: web, state: running }
   - { vmid: 101, kind: lxc, node: pve1, name: dns, state: running, config: { net0: 'name=eth0,bridge=vmbr0' } }
 ";
-    let setting = converger_lab::WorldSpec::from_yaml(yaml).unwrap_or_else(|error| panic!("{error}"));
-    let way = LabTransport::new(&setting, "pve1", RandomInterference::new(Rng::new(1), 0, vec!["pve1".to_owned()]));
-    start_reading_at(&way, setting.start_ms + 20_000);
+    let spec = converger_lab::WorldSpec::from_yaml(yaml).unwrap_or_else(|error| panic!("{error}"));
+    let transport = LabTransport::new(&spec, "pve1", RandomInterference::new(Rng::new(1), 0, vec!["pve1".to_owned()]));
+    start_reading_at(&transport, spec.start_ms + 20_000);
     let scope: Vec<Vmid> = [100, 101].map(client::vmid).into();
-    let read = || client::take_reading(&way, &Scope::new(scope.clone()), &ReadSet::Everything, None).expect("a reading").observation;
+    let read = || client::take_reading(&transport, &Scope::new(scope.clone()), &ReadSet::Everything, None).expect("a reading").observation;
     let before = read();
-    [100, 101].into_iter().for_each(|vmid| way.lock_lab().inject_event(converger_lab::WorldEvent::Replace(vmid)));
+    [100, 101].into_iter().for_each(|vmid| transport.lock_lab().inject_event(converger_lab::WorldEvent::Replace(vmid)));
     let after = read();
-    let lab = way.lock_lab();
+    let lab = transport.lock_lab();
     let found = |observation: &Observation| check_claims(observation, &scope, &lab.bystander.history, &mut ClaimTally::default());
     assert_eq!((found(&before), found(&after)), (vec![], vec![]));
     for index in 0..scope.len() {

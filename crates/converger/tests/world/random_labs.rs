@@ -29,18 +29,18 @@ pub(crate) fn draw_day(rng: &mut Rng) -> LabDay {
     let flavour = rng.pick(&[Flavour::V7, Flavour::V8, Flavour::V9]).copied().unwrap_or_default();
     let nodes = rng.pick(&[1, 2, 2, 3, 3, 3, 4, 5]).copied().unwrap_or(1);
     let guests = 1 + u32::try_from(if rng.one_in(20) { rng.below(9) } else { rng.below(4) }).unwrap_or(0);
-    let mut setting = WorldSpec::from_seed(rng.next_u64(), WorldSize { nodes, guests }, flavour);
-    setting.tokens.insert(OTHER_TOKEN.trim_end_matches("=other").to_owned(), token("other", true));
-    for index in 0..setting.guests.len() {
-        vary_guest(rng, &mut setting, index);
+    let mut spec = WorldSpec::from_seed(rng.next_u64(), WorldSize { nodes, guests }, flavour);
+    spec.tokens.insert(OTHER_TOKEN.trim_end_matches("=other").to_owned(), token("other", true));
+    for index in 0..spec.guests.len() {
+        vary_guest(rng, &mut spec, index);
     }
-    restrict_token(rng, &mut setting);
+    restrict_token(rng, &mut spec);
     let span_ms = rng.pick(&[60_000, 60_000, 120_000, 600_000]).copied().unwrap_or(60_000);
     let (events, per_thousand) = *rng.pick(&[(0, 0), (2, 0), (6, 0), (3, 30), (10, 100)]).unwrap_or(&(0, 0));
-    setting.faults = FaultPlan::from_seed(rng.next_u64(), &setting, BadDay { span_ms, events, per_thousand });
-    setting.faults.requests = draw_strange_responses(rng);
-    let at_ms = setting.start_ms + rng.below(span_ms);
-    LabDay { setting, at_ms, interference_per_mille: *rng.pick(&[0, 0, 20, 100, 300]).unwrap_or(&0) }
+    spec.faults = FaultPlan::from_seed(rng.next_u64(), &spec, BadDay { span_ms, events, per_thousand });
+    spec.faults.requests = draw_strange_responses(rng);
+    let at_ms = spec.start_ms + rng.below(span_ms);
+    LabDay { setting: spec, at_ms, interference_per_mille: *rng.pick(&[0, 0, 20, 100, 300]).unwrap_or(&0) }
 }
 
 fn token(secret: &str, full: bool) -> TokenSpec {
@@ -59,8 +59,8 @@ fn text_scalar(text: &str) -> ScalarSpec {
 }
 
 /// Makes a guest odd in random ways.
-fn vary_guest(rng: &mut Rng, setting: &mut WorldSpec, index: usize) {
-    let Some(guest) = setting.guests.get_mut(index) else { return };
+fn vary_guest(rng: &mut Rng, spec: &mut WorldSpec, index: usize) {
+    let Some(guest) = spec.guests.get_mut(index) else { return };
     let kind = guest_kind(guest);
     if rng.one_in(12) {
         guest.name = None;
@@ -84,9 +84,9 @@ fn vary_guest(rng: &mut Rng, setting: &mut WorldSpec, index: usize) {
     if rng.one_in(8) {
         let service = if kind == GuestKind::Qemu { "vm" } else { "ct" };
         let id = format!("{service}:{}", guest.vmid);
-        setting.ha.insert(id, draw_ha(rng));
+        spec.ha.insert(id, draw_ha(rng));
     }
-    let Some(guest) = setting.guests.get_mut(index).filter(|_| kind == GuestKind::Qemu && rng.one_in(40)) else { return };
+    let Some(guest) = spec.guests.get_mut(index).filter(|_| kind == GuestKind::Qemu && rng.one_in(40)) else { return };
     // An invalid birth mark: the guest cannot be identified.
     guest.config.insert("meta".to_owned(), text_scalar("creation-qemu=10.0.2,ctime=soon"));
 }
@@ -104,8 +104,8 @@ fn draw_forms(rng: &mut Rng, kind: GuestKind) -> Vec<(String, &'static str)> {
 }
 
 fn draw_pending_removals(rng: &mut Rng, guest: &GuestSpec) -> Vec<String> {
-    let there = guest.config.keys().filter(|key| !guest.pending.contains_key(*key));
-    there.filter(|_| rng.one_in(4)).cloned().collect()
+    let present_keys = guest.config.keys().filter(|key| !guest.pending.contains_key(*key));
+    present_keys.filter(|_| rng.one_in(4)).cloned().collect()
 }
 
 fn draw_ha(rng: &mut Rng) -> HaSpec {
@@ -115,18 +115,18 @@ fn draw_ha(rng: &mut Rng) -> HaSpec {
 }
 
 /// A quarter of the tokens do not see everything, and some see nothing.
-fn restrict_token(rng: &mut Rng, setting: &mut WorldSpec) {
+fn restrict_token(rng: &mut Rng, spec: &mut WorldSpec) {
     if !rng.one_in(4) {
         return;
     }
-    setting.tokens.insert(TOKEN.to_owned(), token("lab", false));
-    let ids: Vec<u32> = setting.guests.iter().map(|guest| guest.vmid).collect();
+    spec.tokens.insert(TOKEN.to_owned(), token("lab", false));
+    let ids: Vec<u32> = spec.guests.iter().map(|guest| guest.vmid).collect();
     let mut paths = vec![("/".to_owned(), !rng.one_in(3))];
     paths.extend(ids.iter().filter(|_| rng.one_in(2)).map(|vmid| (format!("/vms/{vmid}"), true)));
     paths.retain(|_| !rng.one_in(12));
-    setting.acl = paths.into_iter().map(|(path, spreads)| acl_entry(path, "PVEAuditor", !spreads)).collect();
+    spec.acl = paths.into_iter().map(|(path, spreads)| acl_entry(path, "PVEAuditor", !spreads)).collect();
     if rng.one_in(3) {
-        setting.acl.push(acl_entry(format!("/vms/{}", rng.pick(&ids).copied().unwrap_or(100)), "NoAccess", false));
+        spec.acl.push(acl_entry(format!("/vms/{}", rng.pick(&ids).copied().unwrap_or(100)), "NoAccess", false));
     }
 }
 
@@ -154,7 +154,7 @@ fn draw_strange_responses(rng: &mut Rng) -> Vec<RequestFault> {
         (500, "hostname lookup 'pve9' failed - failed to get address info for: pve9: Name or service not known", ""),
     ];
     let (status, reason, body) = *rng.pick(&answers).unwrap_or(&(200, "OK", ""));
-    let twist = ResponseFault::Instead { status, reason: reason.to_owned(), body: body.to_owned(), html: body.starts_with('<') };
+    let response_fault = ResponseFault::Instead { status, reason: reason.to_owned(), body: body.to_owned(), html: body.starts_with('<') };
     let nth = 1 + rng.below(16);
-    vec![RequestFault { nth: Some(nth), fault: Some(twist), ..RequestFault::default() }]
+    vec![RequestFault { nth: Some(nth), fault: Some(response_fault), ..RequestFault::default() }]
 }

@@ -74,7 +74,7 @@ impl TruthHistory {
 
     /// Whether this was true of a guest at a moment that the cluster's list may remember. A node also reports hidden guests.
     pub(crate) fn was_ever_listed(&self, vmid: u32, so: impl Fn(&GuestSummary) -> bool) -> bool {
-        self.past.iter().flat_map(|(_, glances)| glances).filter(|glance| glance.vmid == vmid).any(so)
+        self.past.iter().flat_map(|(_, glances)| glances).filter(|summary| summary.vmid == vmid).any(so)
     }
 
     /// Whether this was true of a guest at a moment that a recent report may be from: during the observation or shortly before.
@@ -82,6 +82,6 @@ impl TruthHistory {
         let since_ms = self.began_ms.saturating_sub(RECENT_MS);
         // A recorded state lasted until the next one.
         let first = self.past.partition_point(|(at_ms, _)| *at_ms <= since_ms).saturating_sub(1);
-        self.past[first..].iter().flat_map(|(_, glances)| glances).filter(|glance| glance.vmid == vmid).any(so)
+        self.past[first..].iter().flat_map(|(_, glances)| glances).filter(|summary| summary.vmid == vmid).any(so)
     }
 }

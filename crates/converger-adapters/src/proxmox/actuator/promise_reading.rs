@@ -40,24 +40,24 @@ impl ProxmoxWrite {
     }
 }
 
-pub(super) async fn read_for_promise<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, write: &ProxmoxWrite) -> PromiseReading {
+pub(super) async fn read_for_promise<E: ProxmoxTransport>(actuator: &ProxmoxActuator<E>, write: &ProxmoxWrite) -> PromiseReading {
     let guest = write.guest();
     match write {
         ProxmoxWrite::Start(_) | ProxmoxWrite::RebootQemu { .. } | ProxmoxWrite::Shutdown { .. } | ProxmoxWrite::Stop(_) => {
-            read_status(hand, guest).await
+            read_status(actuator, guest).await
         }
-        ProxmoxWrite::ConfigSet(_) => read_config(hand, guest).await,
-        ProxmoxWrite::Grow { disk, .. } => read_disk(hand, guest, disk).await,
+        ProxmoxWrite::ConfigSet(_) => read_config(actuator, guest).await,
+        ProxmoxWrite::Grow { disk, .. } => read_disk(actuator, guest, disk).await,
         ProxmoxWrite::SnapshotCreate { .. } | ProxmoxWrite::SnapshotDelete { .. } | ProxmoxWrite::SnapshotRollback { .. } => {
-            read_snapshots(hand, guest).await
+            read_snapshots(actuator, guest).await
         }
-        ProxmoxWrite::Clone { to, target, .. } => read_config(hand, clone_path(guest, *to, target.as_ref())).await,
-        ProxmoxWrite::Migrate { target, .. } => match read_status(hand, GuestPath { node: target.clone(), ..guest }).await {
+        ProxmoxWrite::Clone { to, target, .. } => read_config(actuator, clone_path(guest, *to, target.as_ref())).await,
+        ProxmoxWrite::Migrate { target, .. } => match read_status(actuator, GuestPath { node: target.clone(), ..guest }).await {
             PromiseReading::Live(live) => PromiseReading::OnNodeWithStatus(target.clone(), live),
             other => other,
         },
-        ProxmoxWrite::Delete(_) => match read_presence(hand, guest.clone()).await {
-            PromiseReading::GuestNotFound(_) => find_anywhere(hand, guest.vmid).await,
+        ProxmoxWrite::Delete(_) => match read_presence(actuator, guest.clone()).await {
+            PromiseReading::GuestNotFound(_) => find_anywhere(actuator, guest.vmid).await,
             other => other,
         },
     }
@@ -68,24 +68,24 @@ fn clone_path(guest: GuestPath, to: Vmid, target: Option<&NodeName>) -> GuestPat
 }
 
 /// Reads the run state with the request that the engine uses.
-async fn read_status<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, guest: GuestPath) -> PromiseReading {
-    match hand.request(&EnvRequest::Status(guest_address(guest))).await {
+async fn read_status<E: ProxmoxTransport>(actuator: &ProxmoxActuator<E>, guest: GuestPath) -> PromiseReading {
+    match actuator.request(&EnvRequest::Status(guest_address(guest))).await {
         EnvResponse::Status(live) => PromiseReading::Live(live),
         other => unanswered_reading(other),
     }
 }
 
-async fn read_presence<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, guest: GuestPath) -> PromiseReading {
+async fn read_presence<E: ProxmoxTransport>(actuator: &ProxmoxActuator<E>, guest: GuestPath) -> PromiseReading {
     let node = guest.node.clone();
-    match read_status(hand, guest).await {
+    match read_status(actuator, guest).await {
         PromiseReading::Live(_) => PromiseReading::OnNode(node),
         other => other,
     }
 }
 
 /// Reads the config with the request that the engine uses.
-async fn read_config<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, guest: GuestPath) -> PromiseReading {
-    match hand.request(&EnvRequest::Config(guest_address(guest))).await {
+async fn read_config<E: ProxmoxTransport>(actuator: &ProxmoxActuator<E>, guest: GuestPath) -> PromiseReading {
+    match actuator.request(&EnvRequest::Config(guest_address(guest))).await {
         EnvResponse::Config(config) => PromiseReading::Config(config),
         other => unanswered_reading(other),
     }
@@ -95,15 +95,15 @@ fn guest_address(guest: GuestPath) -> GuestAddress {
     GuestAddress { node: guest.node, kind: guest.kind, vmid: guest.vmid }
 }
 
-async fn read_disk<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, guest: GuestPath, disk: &DiskKey) -> PromiseReading {
-    match call_read(hand, ProxmoxRead::GuestPending(guest)).await {
+async fn read_disk<E: ProxmoxTransport>(actuator: &ProxmoxActuator<E>, guest: GuestPath, disk: &DiskKey) -> PromiseReading {
+    match call_read(actuator, ProxmoxRead::GuestPending(guest)).await {
         Ok(ProxmoxEvent::Config(config)) => PromiseReading::Disk(config.disks.get(disk).map(|size| size.kib())),
         other => failed_reading(other),
     }
 }
 
-async fn read_snapshots<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, guest: GuestPath) -> PromiseReading {
-    match call_read(hand, ProxmoxRead::Snapshots(guest)).await {
+async fn read_snapshots<E: ProxmoxTransport>(actuator: &ProxmoxActuator<E>, guest: GuestPath) -> PromiseReading {
+    match call_read(actuator, ProxmoxRead::Snapshots(guest)).await {
         Ok(ProxmoxEvent::Snapshots(found)) => {
             let own = |snapshot: codec::ProxmoxSnapshot| ObservedSnapshot {
                 name: snapshot.name,
@@ -117,20 +117,20 @@ async fn read_snapshots<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, guest: G
 }
 
 /// Searches all nodes for a guest that left its node.
-async fn find_anywhere<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, vmid: Vmid) -> PromiseReading {
-    let before = match require_quorum(hand).await {
+async fn find_anywhere<E: ProxmoxTransport>(actuator: &ProxmoxActuator<E>, vmid: Vmid) -> PromiseReading {
+    let before = match require_quorum(actuator).await {
         Ok(membership) => membership,
         Err(cause) => return PromiseReading::Unreadable(cause),
     };
     let nodes: Vec<ObservedNode> = before.nodes.iter().map(|(name, online)| ObservedNode { name: name.clone(), online: *online }).collect();
-    match absence::search_nodes(&hand.session, &nodes, vmid).await {
+    match absence::search_nodes(&actuator.session, &nodes, vmid).await {
         GuestSearch::On(node) => return PromiseReading::OnNode(node),
         GuestSearch::Unproven(note) => {
             return PromiseReading::Unreadable(EnvFault::new(EnvFaultKind::Other, note.reason.word(), &note.text));
         }
         GuestSearch::Nowhere => {}
     }
-    match require_quorum(hand).await {
+    match require_quorum(actuator).await {
         Ok(after) if after == before => PromiseReading::Absent,
         Ok(_) => PromiseReading::Unreadable(EnvFault::new(
             EnvFaultKind::Other,
@@ -141,8 +141,8 @@ async fn find_anywhere<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, vmid: Vmi
     }
 }
 
-async fn require_quorum<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>) -> Result<ClusterMembership, EnvFault> {
-    match hand.request(&EnvRequest::Cluster).await {
+async fn require_quorum<E: ProxmoxTransport>(actuator: &ProxmoxActuator<E>) -> Result<ClusterMembership, EnvFault> {
+    match actuator.request(&EnvRequest::Cluster).await {
         EnvResponse::Cluster(membership) if membership.quorate => Ok(membership),
         EnvResponse::Cluster(_) => {
             let text = "the cluster has no quorum, so a missing guest does not prove that it is gone";
@@ -152,13 +152,13 @@ async fn require_quorum<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>) -> Resul
     }
 }
 
-async fn call_read<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, read: ProxmoxRead) -> Result<ProxmoxEvent, ProxmoxFailure> {
-    hand.session.call(&ProxmoxCommand::Read(read)).await
+async fn call_read<E: ProxmoxTransport>(actuator: &ProxmoxActuator<E>, read: ProxmoxRead) -> Result<ProxmoxEvent, ProxmoxFailure> {
+    actuator.session.call(&ProxmoxCommand::Read(read)).await
 }
 
 /// The result of a read that failed or returned another event.
-fn failed_reading(came: Result<ProxmoxEvent, ProxmoxFailure>) -> PromiseReading {
-    match came {
+fn failed_reading(result: Result<ProxmoxEvent, ProxmoxFailure>) -> PromiseReading {
+    match result {
         Err(failure) if failure.cause == codec::FailureCause::NoSuchGuest => PromiseReading::GuestNotFound(response::env_fault(&failure)),
         Err(failure) => PromiseReading::Unreadable(response::unread_fault(&failure)),
         Ok(other) => PromiseReading::Unreadable(response::unread_fault(&other.unexpected_failure())),
@@ -166,15 +166,15 @@ fn failed_reading(came: Result<ProxmoxEvent, ProxmoxFailure>) -> PromiseReading 
 }
 
 /// The result of a request that failed or returned another response.
-fn unanswered_reading(came: EnvResponse) -> PromiseReading {
-    match came {
+fn unanswered_reading(response: EnvResponse) -> PromiseReading {
+    match response {
         EnvResponse::GuestNotFound(cause) => PromiseReading::GuestNotFound(cause),
         other => PromiseReading::Unreadable(unread_fault(other)),
     }
 }
 
-fn unread_fault(came: EnvResponse) -> EnvFault {
-    match came {
+fn unread_fault(response: EnvResponse) -> EnvFault {
+    match response {
         EnvResponse::Unreadable(cause) | EnvResponse::GuestNotFound(cause) => cause,
         _ => EnvFault::new(EnvFaultKind::Other, UnknownReason::Malformed.word(), "the response belongs to another request"),
     }

@@ -11,25 +11,25 @@ use crate::proxmox::codec::{ConfigSet, EscapedText, GuestPath, ProxmoxCommand, P
 ///
 /// # Errors
 /// The response to a request that cannot be encoded. Nothing is sent then.
-pub fn command_for(ask: &EnvRequest) -> Result<ProxmoxCommand, Box<EnvResponse>> {
-    match ask {
+pub fn command_for(request: &EnvRequest) -> Result<ProxmoxCommand, Box<EnvResponse>> {
+    match request {
         EnvRequest::Cluster => Ok(ProxmoxCommand::Read(ProxmoxRead::ClusterStatus)),
-        EnvRequest::Status(place) => Ok(ProxmoxCommand::Read(ProxmoxRead::GuestStatus(guest_path(place)))),
+        EnvRequest::Status(address) => Ok(ProxmoxCommand::Read(ProxmoxRead::GuestStatus(guest_path(address)))),
         // `/pending` and not `/config`: it returns the values in effect and the pending ones, as of one moment.
-        EnvRequest::Config(place) => Ok(ProxmoxCommand::Read(ProxmoxRead::GuestPending(guest_path(place)))),
+        EnvRequest::Config(address) => Ok(ProxmoxCommand::Read(ProxmoxRead::GuestPending(guest_path(address)))),
         EnvRequest::Locate(_) => Ok(ProxmoxCommand::Read(ProxmoxRead::Resources)),
-        EnvRequest::Send { address: place, change, revision } => write_command(place, change, revision.as_ref()).map(ProxmoxCommand::Write),
+        EnvRequest::Send { address, change, revision } => write_command(address, change, revision.as_ref()).map(ProxmoxCommand::Write),
         EnvRequest::Task(task) => task_status_read(task).map(ProxmoxCommand::Read),
         // Without a time filter: running tasks lead the list, whatever the node's clock was when they started.
-        EnvRequest::Tasks { address: place, .. } => {
-            let (node, vmid) = (place.node.clone(), place.vmid);
+        EnvRequest::Tasks { address, .. } => {
+            let (node, vmid) = (address.node.clone(), address.vmid);
             Ok(ProxmoxCommand::Read(ProxmoxRead::Tasks { node, vmid }))
         }
     }
 }
 
-fn guest_path(place: &GuestAddress) -> GuestPath {
-    GuestPath { node: place.node.clone(), kind: place.kind, vmid: place.vmid }
+fn guest_path(address: &GuestAddress) -> GuestPath {
+    GuestPath { node: address.node.clone(), kind: address.kind, vmid: address.vmid }
 }
 
 fn task_status_read(task: &TaskId) -> Result<ProxmoxRead, Box<EnvResponse>> {
@@ -43,8 +43,8 @@ fn task_status_read(task: &TaskId) -> Result<ProxmoxRead, Box<EnvResponse>> {
     Upid::new(task.as_str()).map(ProxmoxRead::TaskStatus).ok_or_else(unknown)
 }
 
-fn write_command(place: &GuestAddress, change: &Change, revision: Option<&ConfigRevision>) -> Result<ProxmoxWrite, Box<EnvResponse>> {
-    let guest = guest_path(place);
+fn write_command(address: &GuestAddress, change: &Change, revision: Option<&ConfigRevision>) -> Result<ProxmoxWrite, Box<EnvResponse>> {
+    let guest = guest_path(address);
     match change {
         Change::Start => Ok(ProxmoxWrite::Start(guest)),
         Change::Shutdown { timeout_secs } => Ok(ProxmoxWrite::Shutdown { guest, timeout_secs: *timeout_secs }),
@@ -64,19 +64,19 @@ fn config_set_command(guest: GuestPath, fields: &[FieldChange], revision: Option
         return Err(unsupported_response("no-digest", "there is no digest to bind the write to"));
     };
     ConfigSet::new(guest, fields, &basis).map_err(|unwritable| {
-        let trouble = match unwritable {
+        let fault_kind = match unwritable {
             UnwritableChange::ForeignPending(_) | UnwritableChange::ReachesHost(_) | UnwritableChange::PendingDiffers(_) => {
                 EnvFaultKind::ConfigChanged
             }
             _ => EnvFaultKind::Unsupported,
         };
-        Box::new(EnvResponse::Sent(SendResult::Rejected(EnvFault::new(trouble, "unwritable", &describe_unwritable(&unwritable)))))
+        Box::new(EnvResponse::Sent(SendResult::Rejected(EnvFault::new(fault_kind, "unwritable", &describe_unwritable(&unwritable)))))
     })
 }
 
 /// The response to a change that this program does not support. Nothing was sent.
-fn unsupported_response(word: &str, text: &str) -> Box<EnvResponse> {
-    Box::new(EnvResponse::Sent(SendResult::Rejected(EnvFault::new(EnvFaultKind::Unsupported, word, text))))
+fn unsupported_response(code: &str, text: &str) -> Box<EnvResponse> {
+    Box::new(EnvResponse::Sent(SendResult::Rejected(EnvFault::new(EnvFaultKind::Unsupported, code, text))))
 }
 
 fn describe_unwritable(unwritable: &UnwritableChange) -> String {

@@ -26,14 +26,14 @@ const SLOW_SECS: u64 = 120;
 #[must_use]
 pub fn interpret_response(
     caller: &CallerIdentity,
-    ask: &EnvRequest,
-    came: Result<ProxmoxEvent, ProxmoxFailure>,
+    request: &EnvRequest,
+    result: Result<ProxmoxEvent, ProxmoxFailure>,
     time: Option<Result<ProxmoxEvent, ProxmoxFailure>>,
 ) -> EnvResponse {
-    let is_unheard = time.is_none() && clock_command(ask, &came).is_some();
-    match (ask, came) {
+    let is_unheard = time.is_none() && clock_command(request, &result).is_some();
+    match (request, result) {
         (EnvRequest::Tasks { .. }, Ok(_)) if is_unheard => unread_response(UnknownReason::NotProven, "the clock of the node was not read"),
-        (EnvRequest::Send { address: place, change, .. }, came) => EnvResponse::Sent(send_result(caller, place, change, came)),
+        (EnvRequest::Send { address, change, .. }, result) => EnvResponse::Sent(send_result(caller, address, change, result)),
         (EnvRequest::Status(_) | EnvRequest::Config(_), Err(failure)) if failure.cause == codec::FailureCause::NoSuchGuest => {
             EnvResponse::GuestNotFound(env_fault(&failure))
         }
@@ -43,11 +43,11 @@ pub fn interpret_response(
         (_, Err(failure)) => EnvResponse::Unreadable(unread_fault(&failure)),
         (EnvRequest::Cluster, Ok(ProxmoxEvent::Cluster(cluster))) => cluster_response(caller, cluster),
         (EnvRequest::Status(_), Ok(ProxmoxEvent::GuestStatus(status))) => EnvResponse::Status(live_status(status)),
-        (EnvRequest::Config(place), Ok(ProxmoxEvent::Config(config))) => config_response(place, *config),
+        (EnvRequest::Config(address), Ok(ProxmoxEvent::Config(config))) => config_response(address, *config),
         (EnvRequest::Locate(vmid), Ok(ProxmoxEvent::Resources(list))) => location_response(*vmid, &list),
         (EnvRequest::Task(task), Ok(ProxmoxEvent::Task(state))) => EnvResponse::Task(convert_task_state(state, task_age_secs(task, time))),
-        (EnvRequest::Tasks { address: place, change, age_secs_max }, Ok(ProxmoxEvent::Tasks(tasks))) => match age_tasks(&tasks, time) {
-            Ok(aged) => tasks_response(caller, &aged, *age_secs_max, |upid| is_task_of_change(place, change, upid)),
+        (EnvRequest::Tasks { address, change, age_secs_max }, Ok(ProxmoxEvent::Tasks(tasks))) => match age_tasks(&tasks, time) {
+            Ok(aged) => tasks_response(caller, &aged, *age_secs_max, |upid| is_task_of_change(address, change, upid)),
             Err(failure) => EnvResponse::Unreadable(unread_fault(&failure)),
         },
         (_, Ok(other)) => EnvResponse::Unreadable(unread_fault(&other.unexpected_failure())),
@@ -57,11 +57,11 @@ pub fn interpret_response(
 /// The command that reads the clock needed for a response: the clock of the node that dated the tasks, if their age matters. The `Date`
 /// header does not serve, because the response may have come through another node.
 #[must_use]
-pub fn clock_command(ask: &EnvRequest, came: &Result<ProxmoxEvent, ProxmoxFailure>) -> Option<ProxmoxCommand> {
-    let node = match (ask, came) {
-        (EnvRequest::Tasks { address: place, change, .. }, Ok(ProxmoxEvent::Tasks(tasks))) => {
-            let decides = |task: &ListedTask| task.end.is_some() && is_task_of_change(place, change, &task.upid);
-            (tasks.len() >= TASKS_LISTED_MAX || tasks.iter().any(decides)).then(|| place.node.clone())
+pub fn clock_command(request: &EnvRequest, result: &Result<ProxmoxEvent, ProxmoxFailure>) -> Option<ProxmoxCommand> {
+    let node = match (request, result) {
+        (EnvRequest::Tasks { address, change, .. }, Ok(ProxmoxEvent::Tasks(tasks))) => {
+            let decides = |task: &ListedTask| task.end.is_some() && is_task_of_change(address, change, &task.upid);
+            (tasks.len() >= TASKS_LISTED_MAX || tasks.iter().any(decides)).then(|| address.node.clone())
         }
         // Only a reboot leaves the guest in a state that does not show whether the change ran; the age of its task decides.
         (
@@ -116,12 +116,12 @@ fn cluster_response(caller: &CallerIdentity, cluster: ClusterStatus) -> EnvRespo
 }
 
 fn live_status(status: GuestStatus) -> LiveStatus {
-    let word = status.word();
+    let run_state = status.word();
     let ha = status.ha.map(|state| HaState { state });
-    LiveStatus { status: ObservedStatus::from_word(&word), word, lock: status.lock, ha, uptime_secs: status.uptime_secs }
+    LiveStatus { status: ObservedStatus::from_word(&run_state), word: run_state, lock: status.lock, ha, uptime_secs: status.uptime_secs }
 }
 
-fn config_response(place: &GuestAddress, config: GuestConfig) -> EnvResponse {
+fn config_response(address: &GuestAddress, config: GuestConfig) -> EnvResponse {
     // Every release includes the digest. A config without one is truncated or not a config.
     if config.digest.is_none() {
         return unread_response(UnknownReason::Malformed, "the response has no digest");
@@ -137,7 +137,7 @@ fn config_response(place: &GuestAddress, config: GuestConfig) -> EnvResponse {
         }
     };
     EnvResponse::Config(Box::new(LiveConfig {
-        name: config.name.unwrap_or_else(|| fallback_name(place.kind, place.vmid)),
+        name: config.name.unwrap_or_else(|| fallback_name(address.kind, address.vmid)),
         identity: config.identity,
         macs: config.macs,
         values,
@@ -163,17 +163,22 @@ fn location_response(vmid: Vmid, list: &ResourceList) -> EnvResponse {
     EnvResponse::Located(first.map(|row| GuestAddress { node: row.node.clone(), kind: row.kind, vmid }))
 }
 
-fn send_result(caller: &CallerIdentity, place: &GuestAddress, change: &Change, came: Result<ProxmoxEvent, ProxmoxFailure>) -> SendResult {
-    match came {
+fn send_result(
+    caller: &CallerIdentity,
+    address: &GuestAddress,
+    change: &Change,
+    result: Result<ProxmoxEvent, ProxmoxFailure>,
+) -> SendResult {
+    match result {
         Ok(ProxmoxEvent::Accepted(AcceptedChange::Task(upid))) => {
-            match task_id(&upid).filter(|_| is_ours(caller, &upid) && is_task_of_change(place, change, &upid)) {
+            match task_id(&upid).filter(|_| is_ours(caller, &upid) && is_task_of_change(address, change, &upid)) {
                 Some(task) => SendResult::Task(task),
                 None => {
                     unclear_send_result("other-task", &format!("the response names the task {upid}, which is not the task of this change"))
                 }
             }
         }
-        Ok(ProxmoxEvent::Accepted(AcceptedChange::Done)) if worker_types(place.kind, change).is_empty() => SendResult::Done,
+        Ok(ProxmoxEvent::Accepted(AcceptedChange::Done)) if worker_types(address.kind, change).is_empty() => SendResult::Done,
         Ok(ProxmoxEvent::Accepted(AcceptedChange::Done)) => unclear_send_result("no-task", "the response names no task"),
         Ok(other) => unclear_send_result("malformed", &other.unexpected_failure().to_string()),
         Err(failure) => match failure.delivery {
@@ -184,8 +189,8 @@ fn send_result(caller: &CallerIdentity, place: &GuestAddress, change: &Change, c
     }
 }
 
-fn unclear_send_result(word: &str, text: &str) -> SendResult {
-    SendResult::MaybeExecuted(EnvFault::new(EnvFaultKind::Other, word, text))
+fn unclear_send_result(code: &str, text: &str) -> SendResult {
+    SendResult::MaybeExecuted(EnvFault::new(EnvFaultKind::Other, code, text))
 }
 
 fn task_id(upid: &Upid) -> Option<TaskId> {
@@ -193,8 +198,8 @@ fn task_id(upid: &Upid) -> Option<TaskId> {
 }
 
 /// Whether a task carries out this change on this guest, at the node to which the change was sent.
-fn is_task_of_change(place: &GuestAddress, change: &Change, upid: &Upid) -> bool {
-    upid.node() == &place.node && upid.guest() == Some(place.vmid) && worker_types(place.kind, change).contains(&upid.worker())
+fn is_task_of_change(address: &GuestAddress, change: &Change, upid: &Upid) -> bool {
+    upid.node() == &address.node && upid.guest() == Some(address.vmid) && worker_types(address.kind, change).contains(&upid.worker())
 }
 
 fn is_ours(caller: &CallerIdentity, upid: &Upid) -> bool {

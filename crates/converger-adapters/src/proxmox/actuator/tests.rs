@@ -59,19 +59,19 @@ fn every_request() -> [EnvRequest; 8] {
 }
 
 /// Interprets this HTTP response to a request.
-fn interpret_http(ask: &EnvRequest, status: u16, reason: &str, body: &str) -> EnvResponse {
-    let command = command_for(ask).expect("a request");
-    let came = codec::decode(&command, &HttpResponse { status, reason: reason.into(), body: body.into() });
-    let time = super::clock_command(ask, &came).map(|_| Ok(codec::ProxmoxEvent::NodeTime(NOW_SECS)));
-    interpret_response(&test_caller(), ask, came, time)
+fn interpret_http(request: &EnvRequest, status: u16, reason: &str, body: &str) -> EnvResponse {
+    let command = command_for(request).expect("a request");
+    let result = codec::decode(&command, &HttpResponse { status, reason: reason.into(), body: body.into() });
+    let time = super::clock_command(request, &result).map(|_| Ok(codec::ProxmoxEvent::NodeTime(NOW_SECS)));
+    interpret_response(&test_caller(), request, result, time)
 }
 
-fn interpret_success(ask: &EnvRequest, data: &str) -> EnvResponse {
-    interpret_http(ask, 200, "OK", &format!(r#"{{"success":1,"data":{data}}}"#))
+fn interpret_success(request: &EnvRequest, data: &str) -> EnvResponse {
+    interpret_http(request, 200, "OK", &format!(r#"{{"success":1,"data":{data}}}"#))
 }
 
-fn interpret_failure(ask: &EnvRequest, status: &str, message: &str) -> EnvResponse {
-    interpret_http(ask, 200, "OK", &format!(r#"{{"success":0,"status":{status},"message":"{message}\n","data":null}}"#))
+fn interpret_failure(request: &EnvRequest, status: &str, message: &str) -> EnvResponse {
+    interpret_http(request, 200, "OK", &format!(r#"{{"success":0,"status":{status},"message":"{message}\n","data":null}}"#))
 }
 
 /// A response in a word or two.
@@ -89,7 +89,7 @@ fn response_word(answer: &EnvResponse) -> String {
         EnvResponse::Task(TaskState::Failed { cause, .. }) => of("failed", cause),
         EnvResponse::Task(TaskState::Ended { warnings, .. }) => format!("ended {{ warnings: {warnings} }}"),
         EnvResponse::Task(TaskState::Running) => "running".into(),
-        EnvResponse::Located(found) => found.as_ref().map_or("nowhere".into(), |place| format!("on {}", place.node.as_str())),
+        EnvResponse::Located(found) => found.as_ref().map_or("nowhere".into(), |address| format!("on {}", address.node.as_str())),
         other => format!("{other:?}"),
     }
 }
@@ -102,14 +102,14 @@ fn check_response(answer: &EnvResponse, expected: &str) {
 #[test]
 fn foreign_response_leaves_reads_unread_and_changes_unclear() {
     let bodies = ["<html><body>502</body></html>", "", "{\"data\":", "hello", r#"{"success":1,"data":[{"strange":[1]},5]}"#];
-    for ask in every_request() {
+    for request in every_request() {
         for body in bodies {
-            let expected = match &ask {
+            let expected = match &request {
                 // A list in place of a task id is neither a task nor an empty response.
                 EnvRequest::Send { .. } => "may have run malformed",
                 _ => "unread answer-malformed",
             };
-            assert_eq!(response_word(&interpret_http(&ask, 200, "OK", body)), expected, "{ask:?} {body}");
+            assert_eq!(response_word(&interpret_http(&request, 200, "OK", body)), expected, "{request:?} {body}");
         }
     }
 }
@@ -121,8 +121,8 @@ fn proxy_timeout_means_may_have_run() {
         {
             check_response(&interpret_http(&send_request(change), status, "Connection timed out", ""), "may have run interrupted");
         }
-        for ask in every_request().iter().filter(|ask| !ask.is_mutation()) {
-            check_response(&interpret_http(ask, status, "Connection timed out", ""), "unread no-answer");
+        for request in every_request().iter().filter(|request| !request.is_mutation()) {
+            check_response(&interpret_http(request, status, "Connection timed out", ""), "unread no-answer");
         }
     }
     check_response(&interpret_http(&send_request(Change::Start), 595, "No route to host", ""), "not delivered node-unreachable");
@@ -143,15 +143,15 @@ fn broken_connection_keeps_the_delivery_of_the_client() {
 
 #[test]
 fn rejects_the_event_of_another_command() {
-    for ask in every_request() {
-        let other = if matches!(ask, EnvRequest::Cluster) {
+    for request in every_request() {
+        let other = if matches!(request, EnvRequest::Cluster) {
             codec::ProxmoxEvent::NodeTime(1)
         } else {
             codec::ProxmoxEvent::NextId(codec::IdAvailability::Free)
         };
-        let answer = interpret_response(&test_caller(), &ask, Ok(other), None);
-        let expected = if ask.is_mutation() { "may have run malformed" } else { "unread answer-malformed" };
-        assert_eq!(response_word(&answer), expected, "{ask:?}");
+        let answer = interpret_response(&test_caller(), &request, Ok(other), None);
+        let expected = if request.is_mutation() { "may have run malformed" } else { "unread answer-malformed" };
+        assert_eq!(response_word(&answer), expected, "{request:?}");
     }
 }
 
@@ -177,22 +177,22 @@ fn rejects_the_status_of_another_guest() {
 
 #[test]
 fn unclear_run_state_is_unknown() {
-    for word in ["paused", "suspended", "prelaunch", "io-error", "internal-error", "shutdown", "Running", "unheard-of"] {
-        let body = format!(r#"{{"status":"running","qmpstatus":"{word}","vmid":100,"uptime":5,"ha":{{"managed":0}}}}"#);
+    for monitor_state in ["paused", "suspended", "prelaunch", "io-error", "internal-error", "shutdown", "Running", "unheard-of"] {
+        let body = format!(r#"{{"status":"running","qmpstatus":"{monitor_state}","vmid":100,"uptime":5,"ha":{{"managed":0}}}}"#);
         let EnvResponse::Status(live) = interpret_success(&EnvRequest::Status(test_address()), &body) else { panic!("a status") };
-        assert_eq!(live.status, ObservedStatus::Unknown(Some("run-state-unclear".into())), "{word}");
-        assert_eq!((&*live.word, live.uptime_secs), (word, Some(5)));
+        assert_eq!(live.status, ObservedStatus::Unknown(Some("run-state-unclear".into())), "{monitor_state}");
+        assert_eq!((&*live.word, live.uptime_secs), (monitor_state, Some(5)));
     }
 }
 
 /// A guest whose process state contradicts its monitor state can neither be started nor shut down.
 #[test]
 fn contradicting_process_and_monitor_states_are_unknown() {
-    for (status, finer) in [("running", "stopped"), ("stopped", "running"), ("suspended", "running"), ("stopped", "paused")] {
-        let body = format!(r#"{{"status":"{status}","qmpstatus":"{finer}","vmid":100,"ha":{{"managed":0}}}}"#);
+    for (status, monitor_state) in [("running", "stopped"), ("stopped", "running"), ("suspended", "running"), ("stopped", "paused")] {
+        let body = format!(r#"{{"status":"{status}","qmpstatus":"{monitor_state}","vmid":100,"ha":{{"managed":0}}}}"#);
         let EnvResponse::Status(live) = interpret_success(&EnvRequest::Status(test_address()), &body) else { panic!("a status") };
-        assert_eq!(live.status, ObservedStatus::Unknown(Some("run-state-unclear".into())), "{status} {finer}");
-        assert_eq!(*live.word, format!("{status}/{finer}"));
+        assert_eq!(live.status, ObservedStatus::Unknown(Some("run-state-unclear".into())), "{status} {monitor_state}");
+        assert_eq!(*live.word, format!("{status}/{monitor_state}"));
     }
 }
 
@@ -201,18 +201,18 @@ fn truncated_or_unknown_config_is_unread() {
     let config = EnvRequest::Config(test_address());
     check_response(&interpret_success(&config, "[]"), "unread answer-malformed");
     check_response(&interpret_success(&config, r#"[{"key":"cores","value":2}]"#), "unread answer-malformed");
-    let strange = format!(r#"[{{"key":"tags","value":"prod;#1"}},{{"key":"digest","value":"{DIGEST}"}}]"#);
-    check_response(&interpret_success(&config, &strange), "unread config-not-understood");
+    let invalid = format!(r#"[{{"key":"tags","value":"prod;#1"}},{{"key":"digest","value":"{DIGEST}"}}]"#);
+    check_response(&interpret_success(&config, &invalid), "unread config-not-understood");
     check_response(&interpret_failure(&config, "\"403\"", "Permission check failed (/vms/100, VM.Audit)"), "unread not-permitted");
 }
 
 #[test]
 fn only_the_node_itself_reports_a_guest_as_missing() {
     let missing = "Configuration file 'nodes/pve1/qemu-server/100.conf' does not exist";
-    for ask in [EnvRequest::Status(test_address()), EnvRequest::Config(test_address())] {
-        check_response(&interpret_failure(&ask, "500", missing), "not there no-such-guest");
-        check_response(&interpret_http(&ask, 404, "Not Found", "<html>"), "unread unreadable");
-        check_response(&interpret_http(&ask, 595, "No route to host", ""), "unread node-silent");
+    for request in [EnvRequest::Status(test_address()), EnvRequest::Config(test_address())] {
+        check_response(&interpret_failure(&request, "500", missing), "not there no-such-guest");
+        check_response(&interpret_http(&request, 404, "Not Found", "<html>"), "unread unreadable");
+        check_response(&interpret_http(&request, 595, "No route to host", ""), "unread node-silent");
     }
     check_response(&interpret_failure(&send_request(Change::Stop), "500", missing), "no no-such-guest");
     check_response(&interpret_failure(&task_request(), "500", missing), "unread unreadable");
@@ -224,19 +224,20 @@ fn rejects_another_cluster() {
     let pinned = CallerIdentity { cluster: Some("lab".into()), ..test_caller() };
     let row = |name: &str| format!(r#"{{"type":"cluster","name":"{name}","quorate":1}}"#);
     let node = r#"{"type":"node","name":"pve1","online":1,"local":1}"#;
-    let came = |data: &str| {
+    let decode_rows = |data: &str| {
         let command = command_for(&EnvRequest::Cluster).expect("a request");
         let body = format!(r#"{{"success":1,"data":[{data}]}}"#);
         codec::decode(&command, &HttpResponse { status: 200, reason: "OK".into(), body: body.into() })
     };
     check_response(
-        &interpret_response(&pinned, &EnvRequest::Cluster, came(&format!("{},{node}", row("other"))), None),
+        &interpret_response(&pinned, &EnvRequest::Cluster, decode_rows(&format!("{},{node}", row("other"))), None),
         "unread other-cluster",
     );
-    check_response(&interpret_response(&pinned, &EnvRequest::Cluster, came(node), None), "unread other-cluster");
-    check_response(&interpret_response(&test_caller(), &EnvRequest::Cluster, came(""), None), "unread answer-malformed");
-    check_response(&interpret_response(&test_caller(), &EnvRequest::Cluster, came(&row("lab")), None), "unread answer-malformed");
-    let EnvResponse::Cluster(membership) = interpret_response(&pinned, &EnvRequest::Cluster, came(&format!("{},{node}", row("lab"))), None)
+    check_response(&interpret_response(&pinned, &EnvRequest::Cluster, decode_rows(node), None), "unread other-cluster");
+    check_response(&interpret_response(&test_caller(), &EnvRequest::Cluster, decode_rows(""), None), "unread answer-malformed");
+    check_response(&interpret_response(&test_caller(), &EnvRequest::Cluster, decode_rows(&row("lab")), None), "unread answer-malformed");
+    let EnvResponse::Cluster(membership) =
+        interpret_response(&pinned, &EnvRequest::Cluster, decode_rows(&format!("{},{node}", row("lab"))), None)
     else {
         panic!("ours")
     };
@@ -325,42 +326,43 @@ fn lists_only_tasks_of_the_change_with_their_owner() {
 fn task_age_without_node_clock_is_unread() {
     let row =
         |worker: &str, end: &str| format!(r#"{{"upid":"UPID:pve1:000043FD:0009433D:00000090:{worker}:100:{TOKEN}:","status":"{end}"}}"#);
-    let silent = || Some(Err(ProxmoxFailure::without_response(Delivery::NotDelivered, FailureCause::NodeUnreachable, "no route")));
-    let told = |rows: &[String], time: Option<Result<codec::ProxmoxEvent, ProxmoxFailure>>| {
+    let node_unreachable =
+        || Some(Err(ProxmoxFailure::without_response(Delivery::NotDelivered, FailureCause::NodeUnreachable, "no route")));
+    let interpret = |rows: &[String], time: Option<Result<codec::ProxmoxEvent, ProxmoxFailure>>| {
         let body = format!(r#"{{"success":1,"data":[{}]}}"#, rows.join(","));
-        let came = codec::decode(
+        let result = codec::decode(
             &command_for(&tasks_request(9)).expect("a request"),
             &HttpResponse { status: 200, reason: "OK".into(), body: body.into() },
         );
         (
-            super::clock_command(&tasks_request(9), &came).is_some(),
-            response_word(&interpret_response(&test_caller(), &tasks_request(9), came, time)),
+            super::clock_command(&tasks_request(9), &result).is_some(),
+            response_word(&interpret_response(&test_caller(), &tasks_request(9), result, time)),
         )
     };
-    for time in [None, silent(), Some(Ok(codec::ProxmoxEvent::NextId(codec::IdAvailability::Free)))] {
-        let (is_needed, shown) = told(&[row("qmstart", "OK")], time);
+    for time in [None, node_unreachable(), Some(Ok(codec::ProxmoxEvent::NextId(codec::IdAvailability::Free)))] {
+        let (is_needed, shown) = interpret(&[row("qmstart", "OK")], time);
         assert!(is_needed && shown.starts_with("unread "), "{shown}");
     }
     for rows in [&[][..], &[row("qmstart", "RUNNING")], &[row("qmstop", "OK")]] {
-        let (is_needed, shown) = told(rows, None);
+        let (is_needed, shown) = interpret(rows, None);
         assert!(!is_needed && !shown.starts_with("unread"), "{shown}");
     }
     let reboot = EnvRequest::Task(TaskId::new(&UPID.replace("qmstart", "qmreboot")).expect("an id"));
     let over = || Ok(codec::ProxmoxEvent::Task(codec::ProxmoxTaskState::Ended { warnings: 0 }));
     assert_eq!(super::clock_command(&reboot, &over()), Some(ProxmoxCommand::Read(codec::ProxmoxRead::NodeTime(test_address().node))));
     assert_eq!(super::clock_command(&task_request(), &over()), None, "a start is proven by the guest");
-    let unheard = interpret_response(&test_caller(), &reboot, over(), silent());
-    assert_eq!(unheard, EnvResponse::Task(TaskState::Ended { warnings: 0, age_secs: None }), "the result is known even without the clock");
+    let response = interpret_response(&test_caller(), &reboot, over(), node_unreachable());
+    assert_eq!(response, EnvResponse::Task(TaskState::Ended { warnings: 0, age_secs: None }), "the result is known even without the clock");
 }
 
 #[test]
 fn locates_a_guest_by_a_unique_list_row() {
     let row = |node: &str, vmid: u32, kind: &str| format!(r#"{{"vmid":{vmid},"type":"{kind}","node":"{node}","status":"stopped"}}"#);
-    let ask = EnvRequest::Locate(test_address().vmid);
-    check_response(&interpret_success(&ask, "[]"), "nowhere");
-    check_response(&interpret_success(&ask, &format!("[{},{}]", row("pve1", 101, "qemu"), row("pve2", 100, "qemu"))), "on pve2");
+    let request = EnvRequest::Locate(test_address().vmid);
+    check_response(&interpret_success(&request, "[]"), "nowhere");
+    check_response(&interpret_success(&request, &format!("[{},{}]", row("pve1", 101, "qemu"), row("pve2", 100, "qemu"))), "on pve2");
     check_response(
-        &interpret_success(&ask, &format!("[{},{}]", row("pve1", 100, "qemu"), row("pve2", 100, "qemu"))),
+        &interpret_success(&request, &format!("[{},{}]", row("pve1", 100, "qemu"), row("pve2", 100, "qemu"))),
         "unread moved-while-read",
     );
 }
@@ -376,16 +378,16 @@ fn does_not_send_unsupported_changes() {
         (fields[0].field, fields[0].after) = (Field::Numa, Some(FieldValue::Flag(true)));
     }
     let nothing = Change::ConfigSet(Box::new([]));
-    for (ask, word) in [
+    for (request, code) in [
         (reboot, "reboot-kills"),
         (unbound, "no-digest"),
         (foreign, "no-digest"),
         (send_request(numa), "unwritable"),
         (send_request(nothing), "unwritable"),
     ] {
-        let Err(unsent) = command_for(&ask) else { panic!("{ask:?} became a request") };
+        let Err(unsent) = command_for(&request) else { panic!("{request:?} became a request") };
         let EnvResponse::Sent(SendResult::Rejected(cause)) = *unsent else { panic!("{unsent:?}") };
-        assert_eq!((cause.kind, cause.word.as_str()), (EnvFaultKind::Unsupported, word));
+        assert_eq!((cause.kind, cause.word.as_str()), (EnvFaultKind::Unsupported, code));
     }
 }
 
@@ -403,8 +405,9 @@ fn write_carries_the_basis_of_its_config() {
         pending: None,
         effect: ChangeEffect::AtRestart,
     };
-    let ask = EnvRequest::Send { address: test_address(), change: Change::ConfigSet(Box::new([agent])), revision: config.revision.clone() };
-    let request = codec::encode(&command_for(&ask).expect("a request"));
+    let env_request =
+        EnvRequest::Send { address: test_address(), change: Change::ConfigSet(Box::new([agent])), revision: config.revision.clone() };
+    let request = codec::encode(&command_for(&env_request).expect("a request"));
     assert_eq!(request.form(), Some(format!("agent=enabled%3D0%2Ctype%3Disa&digest={DIGEST}").as_str()));
     let unnamed = format!(r#"[{{"key":"digest","value":"{DIGEST}"}}]"#);
     let EnvResponse::Config(config) = interpret_success(&EnvRequest::Config(test_address()), &unnamed) else { panic!("a config") };
@@ -413,15 +416,15 @@ fn write_carries_the_basis_of_its_config() {
 
 #[test]
 fn each_request_is_one_command_and_only_changes_write() {
-    for ask in every_request() {
-        let command = command_for(&ask).expect("a request");
-        assert_eq!(matches!(command, ProxmoxCommand::Write(_)), ask.is_mutation(), "{ask:?}");
+    for request in every_request() {
+        let command = command_for(&request).expect("a request");
+        assert_eq!(matches!(command, ProxmoxCommand::Write(_)), request.is_mutation(), "{request:?}");
     }
 }
 
 #[test]
 fn rejection_maps_to_its_kind() {
-    for (message, trouble) in [
+    for (message, fault_kind) in [
         ("VM is locked (backup)", EnvFaultKind::Locked),
         ("can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout", EnvFaultKind::LockFile),
         ("checksum mismatch (file change by other user?)", EnvFaultKind::ConfigChanged),
@@ -432,7 +435,7 @@ fn rejection_maps_to_its_kind() {
         let EnvResponse::Sent(SendResult::Rejected(cause)) = interpret_failure(&send_request(Change::Start), "500", message) else {
             panic!("{message}")
         };
-        assert_eq!((cause.kind, cause.text.contains(message)), (trouble, true), "{message}");
+        assert_eq!((cause.kind, cause.text.contains(message)), (fault_kind, true), "{message}");
     }
     let EnvResponse::Sent(SendResult::MaybeExecuted(cause)) = interpret_failure(&send_request(Change::Start), "500", "something else")
     else {
@@ -456,16 +459,16 @@ impl ProxmoxTransport for FixedResponseTransport {
 
 #[test]
 fn sends_each_request_once_and_never_an_unsupported_one() {
-    let lost = HttpResponse { status: 596, reason: "Connection timed out".into(), body: Vec::new() };
-    let hand = ProxmoxActuator::new(ProxmoxSession::new(FixedResponseTransport(lost)), test_caller());
+    let timeout_response = HttpResponse { status: 596, reason: "Connection timed out".into(), body: Vec::new() };
+    let actuator = ProxmoxActuator::new(ProxmoxSession::new(FixedResponseTransport(timeout_response)), test_caller());
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    for (ask, expected, requests) in [
+    for (request, expected, requests) in [
         (send_request(Change::Start), "may have run interrupted", 1),
         (EnvRequest::Status(test_address()), "unread no-answer", 2),
         (EnvRequest::Send { address: test_address(), change: set_cores(4), revision: None }, "no no-digest", 2),
     ] {
-        check_response(&runtime.block_on(hand.request(&ask)), expected);
-        assert_eq!(hand.request_count(), requests, "{ask:?}");
+        check_response(&runtime.block_on(actuator.request(&request)), expected);
+        assert_eq!(actuator.request_count(), requests, "{request:?}");
     }
 }
 
@@ -498,17 +501,17 @@ impl ProxmoxTransport for ConcurrencyTransport {
 fn entry_node_has_at_most_two_concurrent_requests() {
     let crowd = ConcurrencyTransport::default();
     let most = crowd.concurrent_max.clone();
-    let hand = ProxmoxActuator::new(ProxmoxSession::new(crowd), test_caller());
+    let actuator = ProxmoxActuator::new(ProxmoxSession::new(crowd), test_caller());
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {
-        hand.request(&EnvRequest::Cluster).await;
-        let asks = [
+        actuator.request(&EnvRequest::Cluster).await;
+        let requests = [
             EnvRequest::Locate(test_address().vmid),
             EnvRequest::Locate(test_address().vmid),
             EnvRequest::Status(test_address()),
             EnvRequest::Config(test_address()),
         ];
-        futures_util::future::join_all(asks.iter().map(|ask| hand.request(ask))).await;
+        futures_util::future::join_all(requests.iter().map(|request| actuator.request(request))).await;
     });
-    assert_eq!((hand.request_count(), most.load(Ordering::SeqCst)), (5, 2));
+    assert_eq!((actuator.request_count(), most.load(Ordering::SeqCst)), (5, 2));
 }

@@ -111,9 +111,9 @@ mod tests {
         for end in 0..120 {
             assert_eq!(parse_validity(&whole[..end]), None, "{end} bytes");
         }
-        for place in 0..whole.len() {
+        for index in 0..whole.len() {
             let mut damaged = whole.clone();
-            damaged[place] ^= 0xff;
+            damaged[index] ^= 0xff;
             // The result does not matter; it must not panic.
             let _ = parse_validity(&damaged);
         }

@@ -54,8 +54,8 @@ where
         self.0.poll_ready(context)
     }
 
-    fn call(&mut self, place: R) -> Self::Future {
-        let connecting = self.0.call(place);
+    fn call(&mut self, destination: R) -> Self::Future {
+        let connecting = self.0.call(destination);
         match CONNECT_UNTIL.try_with(|until| *until) {
             Ok(until) => Box::pin(connect_in_time(until, connecting)),
             Err(_) => Box::pin(connecting),

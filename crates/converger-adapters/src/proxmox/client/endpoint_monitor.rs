@@ -50,8 +50,8 @@ impl EndpointMonitor {
         });
     }
 
-    pub(super) fn record_trust_failure(&self, distrust: TrustFailure) {
-        self.with_state(|seen| seen.distrust = Some(distrust));
+    pub(super) fn record_trust_failure(&self, trust_failure: TrustFailure) {
+        self.with_state(|seen| seen.distrust = Some(trust_failure));
     }
 
     /// Records the `Date` header of a response. Public for other transports.
@@ -59,7 +59,7 @@ impl EndpointMonitor {
         self.with_state(|seen| seen.date = Some(date.into()));
     }
 
-    fn with_state<T>(&self, look: impl FnOnce(&mut EndpointMonitorState) -> T) -> T {
-        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with_state<T>(&self, action: impl FnOnce(&mut EndpointMonitorState) -> T) -> T {
+        action(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

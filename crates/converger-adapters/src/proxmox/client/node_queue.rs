@@ -58,13 +58,13 @@ impl NodeQueueState {
     }
 
     /// Takes a free permit, or enqueues a waiter if none is free.
-    fn enqueue(&mut self, who: RequestClass) -> Option<Receiver<NodePermit>> {
+    fn enqueue(&mut self, class: RequestClass) -> Option<Receiver<NodePermit>> {
         if self.free_permits > 0 {
             self.free_permits -= 1;
             return None;
         }
         let (sender, receiver) = oneshot::channel();
-        match who {
+        match class {
             RequestClass::Change => self.changes.push_back(sender),
             RequestClass::Reading => self.readings.push_back(sender),
         }
@@ -83,19 +83,19 @@ impl NodeQueue {
 
     /// Acquires a permit for a read, however long it takes.
     pub(super) async fn acquire_for_reading(self: &Arc<Self>) -> NodePermit {
-        let place = self.lock_state().enqueue(RequestClass::Reading);
-        match place {
+        let receiver = self.lock_state().enqueue(RequestClass::Reading);
+        match receiver {
             // INVARIANT: the sender stays in this queue until it sends, and the waiter keeps the queue alive.
-            Some(place) => place.await.unwrap_or_else(|_| NodePermit(self.clone())),
+            Some(receiver) => receiver.await.unwrap_or_else(|_| NodePermit(self.clone())),
             None => NodePermit(self.clone()),
         }
     }
 
     /// Acquires a permit for a change; `None` if that takes too long.
     pub(super) async fn acquire_for_change(self: &Arc<Self>) -> Option<NodePermit> {
-        let place = self.lock_state().enqueue(RequestClass::Change);
-        match place {
-            Some(place) => tokio::time::timeout(CHANGE_WAIT_MAX, place).await.ok()?.ok(),
+        let receiver = self.lock_state().enqueue(RequestClass::Change);
+        match receiver {
+            Some(receiver) => tokio::time::timeout(CHANGE_WAIT_MAX, receiver).await.ok()?.ok(),
             None => Some(NodePermit(self.clone())),
         }
     }

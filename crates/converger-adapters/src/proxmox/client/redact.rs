@@ -11,36 +11,36 @@ pub(super) const REDACTED: &str = "(secret)";
 const BACKSLASHES_MAX: usize = 7;
 
 /// Removes `word`, which consists of plain ASCII characters, from `text`.
-pub(super) fn redact_word(text: String, word: &str) -> String {
-    let text = if text.contains(word) { text.replace(word, REDACTED) } else { text };
+pub(super) fn redact_word(text: String, secret: &str) -> String {
+    let text = if text.contains(secret) { text.replace(secret, REDACTED) } else { text };
     // Most responses contain neither, which skips the slow scan.
-    if text.contains("\\u") || text.contains('%') { redact_encoded(&text, word) } else { text }
+    if text.contains("\\u") || text.contains('%') { redact_encoded(&text, secret) } else { text }
 }
 
-fn redact_encoded(text: &str, word: &str) -> String {
-    let mut kept = String::with_capacity(text.len());
+fn redact_encoded(text: &str, secret: &str) -> String {
+    let mut redacted = String::with_capacity(text.len());
     let mut rest = text;
     while !rest.is_empty() {
         // A match may begin with an encoded character or with plain ones; both are tried at every position.
-        match match_word(rest.as_bytes(), word.as_bytes()).and_then(|length| rest.get(length..)) {
+        match match_word(rest.as_bytes(), secret.as_bytes()).and_then(|length| rest.get(length..)) {
             Some(after) => {
-                kept.push_str(REDACTED);
+                redacted.push_str(REDACTED);
                 rest = after;
             }
             None => {
                 let mut own = rest.chars();
-                kept.extend(own.next());
+                redacted.extend(own.next());
                 rest = own.as_str();
             }
         }
     }
-    kept
+    redacted
 }
 
 /// The length of `word` at the beginning of `bytes`, if it is there.
-fn match_word(bytes: &[u8], word: &[u8]) -> Option<usize> {
+fn match_word(bytes: &[u8], secret: &[u8]) -> Option<usize> {
     let mut length = 0;
-    for own in word {
+    for own in secret {
         length += match_character(bytes.get(length..)?, *own)?;
     }
     Some(length)
@@ -85,8 +85,8 @@ mod tests {
         ];
         for form in forms {
             let body = format!(r#"{{"ä {form}":"f3b1{form}{form} \u0066"}}"#);
-            let struck = redact_word(body.clone(), WORD);
-            assert_eq!(struck, r#"{"ä (secret)":"f3b1(secret)(secret) \u0066"}"#, "{body}");
+            let redacted = redact_word(body.clone(), WORD);
+            assert_eq!(redacted, r#"{"ä (secret)":"f3b1(secret)(secret) \u0066"}"#, "{body}");
         }
     }
 

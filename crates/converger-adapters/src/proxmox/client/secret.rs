@@ -244,10 +244,10 @@ mod tests {
 
     #[test]
     fn reads_secrets_from_every_source() {
-        let room = tempfile::tempdir().expect("a directory");
-        let path = room.path().join("token");
+        let temp_directory = tempfile::tempdir().expect("a directory");
+        let path = temp_directory.path().join("token");
         std::fs::write(&path, format!("{SECRET}\n")).expect("written");
-        let directory = room.path().to_str().expect("text").to_owned();
+        let directory = temp_directory.path().to_str().expect("text").to_owned();
         let environment = move |name: &str| match name {
             "PVE_SECRET" => Some(SECRET.to_owned()),
             "CREDENTIALS_DIRECTORY" => Some(directory.clone()),

@@ -76,28 +76,28 @@ impl<E: ProxmoxTransport> ProxmoxSession<E> {
     /// # Errors
     /// The command failed, or its result cannot be determined.
     pub async fn call(&self, command: &ProxmoxCommand) -> Result<ProxmoxEvent, ProxmoxFailure> {
-        let turn = match command.is_change() {
+        let permit = match command.is_change() {
             true => self.acquire_permit(command.node()).await?,
             false => self.node_queue(command.node()).acquire_for_reading().await,
         };
-        self.call_with_permit(turn, command).await
+        self.call_with_permit(permit, command).await
     }
 
     /// Like [`Self::call`], with a permit that was acquired before. The permit is released when the response has arrived.
     ///
     /// # Errors
     /// The command failed, or its result cannot be determined.
-    pub async fn call_with_permit(&self, turn: NodePermit, command: &ProxmoxCommand) -> Result<ProxmoxEvent, ProxmoxFailure> {
-        let _turn = turn;
+    pub async fn call_with_permit(&self, permit: NodePermit, command: &ProxmoxCommand) -> Result<ProxmoxEvent, ProxmoxFailure> {
+        let _turn = permit;
         if let Some(allowance) = &self.budget {
             allowance.check_budget(self.endpoint_name())?;
         }
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let came = self.transport.exchange(&codec::encode(command)).await;
+        let result = self.transport.exchange(&codec::encode(command)).await;
         if let Some(allowance) = &self.budget {
-            allowance.count_response(&came);
+            allowance.count_response(&result);
         }
-        let event = self.transport.decode(command, &came?)?;
+        let event = self.transport.decode(command, &result?)?;
         if let ProxmoxEvent::Cluster(cluster) = &event
             && let Some(local) = &cluster.local
         {
@@ -121,13 +121,13 @@ impl<E: ProxmoxTransport> ProxmoxSession<E> {
 
     fn node_queue(&self, node: Option<NodeName>) -> Arc<NodeQueue> {
         let node = node.or_else(|| self.local.get().cloned());
-        let mut lanes = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        lanes.entry(node).or_insert_with(NodeQueue::new).clone()
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.entry(node).or_insert_with(NodeQueue::new).clone()
     }
 }
 
 impl ReadingBudget {
-    fn check_budget(&self, place: &str) -> Result<(), ProxmoxFailure> {
+    fn check_budget(&self, endpoint_name: &str) -> Result<(), ProxmoxFailure> {
         let RequestLimits { reading_bytes_max, reading, .. } = self.bounds;
         let spent = if self.bytes.load(Ordering::Relaxed) > reading_bytes_max {
             (FailureCause::ReadingTooLarge, format!("the responses of one observation exceed {} MiB in total", reading_bytes_max >> 20))
@@ -136,13 +136,13 @@ impl ReadingBudget {
         } else {
             return Ok(());
         };
-        let failure = ProxmoxFailure::without_response(Delivery::NotDelivered, spent.0, format!("{place}: {}", spent.1));
+        let failure = ProxmoxFailure::without_response(Delivery::NotDelivered, spent.0, format!("{endpoint_name}: {}", spent.1));
         Err(self.exhausted_by.get_or_init(|| failure).clone())
     }
 
     /// An oversized response was read up to its limit, so it counts with that limit.
-    fn count_response(&self, came: &Result<HttpResponse, ProxmoxFailure>) {
-        let bytes = match came {
+    fn count_response(&self, result: &Result<HttpResponse, ProxmoxFailure>) {
+        let bytes = match result {
             Ok(answer) => answer.body.len(),
             Err(failure) if failure.cause == FailureCause::TooLarge => self.bounds.body_bytes_max,
             Err(_) => 0,

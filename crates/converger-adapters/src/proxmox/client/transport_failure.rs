@@ -23,49 +23,49 @@ pub(super) struct ExchangeContext<'c> {
 }
 
 /// Converts a transport error to a failure.
-pub(super) fn from_transport_error(error: &Transport, scene: &ExchangeContext<'_>) -> ProxmoxFailure {
+pub(super) fn from_transport_error(error: &Transport, context: &ExchangeContext<'_>) -> ProxmoxFailure {
     if error_chain(error).any(|error| error.is::<ConnectTooLate>()) {
-        let ExchangeContext { place, connect_to_change_secs: secs, .. } = scene;
-        let text = format!("{place}: no connection within {secs} s; the change was not sent");
+        let ExchangeContext { place: endpoint_name, connect_to_change_secs: secs, .. } = context;
+        let text = format!("{endpoint_name}: no connection within {secs} s; the change was not sent");
         return ProxmoxFailure::without_response(Delivery::NotDelivered, FailureCause::Busy, text);
     }
     // The endpoint never presented a certificate, so whichever timeout struck first, no connection existed and nothing was sent.
-    if error.is_timeout() && scene.watch.fingerprint().is_none() {
+    if error.is_timeout() && context.watch.fingerprint().is_none() {
         return ProxmoxFailure::without_response(
             Delivery::NotDelivered,
             FailureCause::Unreachable,
-            format!("{}: connection timed out", scene.place),
+            format!("{}: connection timed out", context.place),
         );
     }
     // Only a failure during connecting (TCP and handshake) proves that nothing was sent. If TLS breaks later, the request may have gone out
     // on that connection.
     if error.is_connect() {
-        return connect_failure(error, scene);
+        return connect_failure(error, context);
     }
     if error.is_timeout() {
-        return too_slow_failure(scene);
+        return too_slow_failure(context);
     }
     let text = format!(
         "{}: the connection broke before the response was complete ({})",
-        scene.place,
-        scene.secret.redact_text(describe_broken_connection(error).as_bytes())
+        context.place,
+        context.secret.redact_text(describe_broken_connection(error).as_bytes())
     );
-    ProxmoxFailure::without_response(delivery_after_sending(scene.request), FailureCause::Interrupted, text)
+    ProxmoxFailure::without_response(delivery_after_sending(context.request), FailureCause::Interrupted, text)
 }
 
-pub(super) fn too_slow_failure(scene: &ExchangeContext<'_>) -> ProxmoxFailure {
-    let text = format!("{}: no complete response within {} s", scene.place, scene.deadline_secs);
-    ProxmoxFailure::without_response(delivery_after_sending(scene.request), FailureCause::TooSlow, text)
+pub(super) fn too_slow_failure(context: &ExchangeContext<'_>) -> ProxmoxFailure {
+    let text = format!("{}: no complete response within {} s", context.place, context.deadline_secs);
+    ProxmoxFailure::without_response(delivery_after_sending(context.request), FailureCause::TooSlow, text)
 }
 
-pub(super) fn too_large_failure(scene: &ExchangeContext<'_>, bytes_max: usize) -> ProxmoxFailure {
-    let text = format!("{}: the response is larger than {} MiB, which is no plausible response of Proxmox", scene.place, bytes_max >> 20);
-    ProxmoxFailure::without_response(delivery_after_sending(scene.request), FailureCause::TooLarge, text)
+pub(super) fn too_large_failure(context: &ExchangeContext<'_>, bytes_max: usize) -> ProxmoxFailure {
+    let text = format!("{}: the response is larger than {} MiB, which is no plausible response of Proxmox", context.place, bytes_max >> 20);
+    ProxmoxFailure::without_response(delivery_after_sending(context.request), FailureCause::TooLarge, text)
 }
 
-pub(super) fn compressed_failure(scene: &ExchangeContext<'_>, encoding: &str) -> ProxmoxFailure {
-    let text = format!("{}: the response is compressed (`{}`), which was not requested", scene.place, encoding.escape_debug());
-    ProxmoxFailure::without_response(delivery_after_sending(scene.request), FailureCause::Compressed, text)
+pub(super) fn compressed_failure(context: &ExchangeContext<'_>, encoding: &str) -> ProxmoxFailure {
+    let text = format!("{}: the response is compressed (`{}`), which was not requested", context.place, encoding.escape_debug());
+    ProxmoxFailure::without_response(delivery_after_sending(context.request), FailureCause::Compressed, text)
 }
 
 /// A read has no effect, even if it was delivered.
@@ -102,33 +102,36 @@ fn deepest_message(error: &Transport) -> String {
     error_chain(error).last().map_or_else(String::new, ToString::to_string)
 }
 
-fn connect_failure(error: &Transport, scene: &ExchangeContext<'_>) -> ProxmoxFailure {
+fn connect_failure(error: &Transport, context: &ExchangeContext<'_>) -> ProxmoxFailure {
     let Some(tls) = find_tls_error(error) else {
         return ProxmoxFailure::without_response(
             Delivery::NotDelivered,
             FailureCause::Unreachable,
-            describe_unreachable(error, scene.place),
+            describe_unreachable(error, context.place),
         );
     };
-    let distrust = TrustFailure::from_tls_error(tls, scene.trust).map_texts(|text| scene.secret.redact_text(text.as_bytes()));
-    let failure =
-        ProxmoxFailure::without_response(Delivery::NotDelivered, trust_failure_cause(&distrust), describe_distrust(&distrust, scene));
-    scene.watch.record_trust_failure(distrust);
+    let trust_failure = TrustFailure::from_tls_error(tls, context.trust).map_texts(|text| context.secret.redact_text(text.as_bytes()));
+    let failure = ProxmoxFailure::without_response(
+        Delivery::NotDelivered,
+        trust_failure_cause(&trust_failure),
+        describe_distrust(&trust_failure, context),
+    );
+    context.watch.record_trust_failure(trust_failure);
     failure
 }
 
-fn describe_unreachable(error: &Transport, place: &str) -> String {
+fn describe_unreachable(error: &Transport, endpoint_name: &str) -> String {
     if error.is_timeout() {
-        return format!("{place}: connection timed out");
+        return format!("{endpoint_name}: connection timed out");
     }
     if error.is_dns() {
-        return format!("{place}: the host name cannot be resolved ({})", deepest_message(error));
+        return format!("{endpoint_name}: the host name cannot be resolved ({})", deepest_message(error));
     }
-    format!("{place}: no connection ({})", deepest_message(error))
+    format!("{endpoint_name}: no connection ({})", deepest_message(error))
 }
 
-fn trust_failure_cause(distrust: &TrustFailure) -> FailureCause {
-    match distrust {
+fn trust_failure_cause(trust_failure: &TrustFailure) -> FailureCause {
+    match trust_failure {
         TrustFailure::NotPinned => FailureCause::PinMismatch,
         TrustFailure::Expired | TrustFailure::NotYetValid => FailureCause::CertificateExpired,
         TrustFailure::OtherName(_) => FailureCause::CertificateOtherName,
@@ -137,12 +140,13 @@ fn trust_failure_cause(distrust: &TrustFailure) -> FailureCause {
     }
 }
 
-fn describe_distrust(distrust: &TrustFailure, scene: &ExchangeContext<'_>) -> String {
-    let place = scene.place;
-    let shown = scene.watch.fingerprint().map_or_else(String::new, |fingerprint| format!("; its fingerprint is {fingerprint}"));
-    let what = match distrust {
-        TrustFailure::Protocol(error) => return format!("{place}: the server does not speak valid TLS ({error})"),
-        TrustFailure::NotPinned => match scene.trust {
+fn describe_distrust(trust_failure: &TrustFailure, context: &ExchangeContext<'_>) -> String {
+    let endpoint_name = context.place;
+    let fingerprint_text =
+        context.watch.fingerprint().map_or_else(String::new, |fingerprint| format!("; its fingerprint is {fingerprint}"));
+    let what = match trust_failure {
+        TrustFailure::Protocol(error) => return format!("{endpoint_name}: the server does not speak valid TLS ({error})"),
+        TrustFailure::NotPinned => match context.trust {
             Trust::Fingerprints(pins) if pins.len() > 1 => &format!("the certificate is none of the {} pinned ones", pins.len()),
             _ => "the certificate does not match the pinned fingerprint",
         },
@@ -154,5 +158,5 @@ fn describe_distrust(distrust: &TrustFailure, scene: &ExchangeContext<'_>) -> St
         TrustFailure::OtherName(names) => &format!("the certificate is for another name: {}", names.join(", ").escape_debug()),
         TrustFailure::UnknownIssuer => "the certificate is issued by an authority that is not trusted",
     };
-    format!("{place}: {what}{shown}")
+    format!("{endpoint_name}: {what}{fingerprint_text}")
 }

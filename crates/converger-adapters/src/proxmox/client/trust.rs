@@ -224,8 +224,8 @@ const AUTHORITIES_BYTES_MAX: u64 = 16 << 20;
 
 /// Reads a regular file of bounded size. Opening a pipe would block until somebody writes to it, and a device may be endless.
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let there = fs::metadata(path)?;
-    if !there.is_file() {
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
     let mut bytes = Vec::new();
@@ -264,10 +264,10 @@ impl ServerCertVerifier for RecordingVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         self.monitor.record_certificate(end_entity);
-        let shown = Fingerprint::of_certificate(end_entity);
+        let fingerprint = Fingerprint::of_certificate(end_entity);
         match &self.rule {
             TrustRule::Chain(verifier) => verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now),
-            TrustRule::Pinned(pins) if pins.contains(&shown) => Ok(ServerCertVerified::assertion()),
+            TrustRule::Pinned(pins) if pins.contains(&fingerprint) => Ok(ServerCertVerified::assertion()),
             TrustRule::Pinned(_) => Err(CertificateError::ApplicationVerificationFailure.into()),
         }
     }
@@ -315,27 +315,28 @@ mod tests {
         let error = |trust| tls_config(&trust, &EndpointMonitor::default()).expect_err("refused").to_string();
         assert!(error(Trust::Fingerprints(Box::new([]))).contains("pvenode cert info"));
         assert!(error(Trust::CaFile("no/such/file.pem".into())).contains("no/such/file.pem"));
-        let room = tempfile::tempdir().expect("a directory");
-        let path = room.path().join("empty.pem");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("empty.pem");
         std::fs::write(&path, "").expect("written");
         assert!(error(Trust::CaFile(path)).contains("holds no usable certificate"));
     }
 
     #[test]
     fn authority_file_must_be_regular_and_bounded() {
-        let room = tempfile::tempdir().expect("a directory");
-        let large = room.path().join("large.pem");
+        let directory = tempfile::tempdir().expect("a directory");
+        let large = directory.path().join("large.pem");
         std::fs::File::create(&large).and_then(|file| file.set_len(AUTHORITIES_BYTES_MAX + 1)).expect("made");
-        let cases = [(Path::new("/dev/zero"), "not a regular file"), (room.path(), "not a regular file"), (&large, "larger than 16 MiB")];
+        let cases =
+            [(Path::new("/dev/zero"), "not a regular file"), (directory.path(), "not a regular file"), (&large, "larger than 16 MiB")];
         for (path, part) in cases {
             let own = tls_config(&Trust::CaFile(path.to_owned()), &EndpointMonitor::default()).expect_err("refused").to_string();
             let of_system = check_system_file(Some(path.as_os_str())).expect_err("refused").to_string();
             assert!(own.contains(part) && of_system.contains(part) && of_system.contains("SSL_CERT_FILE"), "{own}; {of_system}");
         }
         assert!(check_system_file(None).is_ok());
-        std::fs::write(room.path().join("small.pem"), "x").expect("written");
+        std::fs::write(directory.path().join("small.pem"), "x").expect("written");
         assert!(
-            check_system_file(Some(room.path().join("small.pem").as_os_str())).is_ok(),
+            check_system_file(Some(directory.path().join("small.pem").as_os_str())).is_ok(),
             "the verifier decides whether the content is usable"
         );
     }

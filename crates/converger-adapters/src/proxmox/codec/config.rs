@@ -185,17 +185,17 @@ fn build_config(kind: GuestKind, values: &RawConfigValues<'_>, pending: Box<[Pen
 /// Parses all fields of the kind. A text that is not understood only affects its own key. Tags are the exception, because they protect: the
 /// core keeps them beside the config, and here they are only checked.
 fn parse_fields(kind: GuestKind, values: &RawConfigValues<'_>) -> Result<EffectiveValues, Box<str>> {
-    let (mut known, mut strange) = (Vec::new(), Vec::new());
+    let (mut known, mut invalid) = (Vec::new(), Vec::new());
     for (key, text) in values.iter() {
         let Some(field) = managed_field(kind, key) else { continue };
         match field::parse_value(field, text) {
             None if field == Field::Tags => return Err(key.into()),
-            None => strange.push((field, text.into())),
+            None => invalid.push((field, text.into())),
             Some(value) if field != Field::Tags && !is_empty_value(&value) => known.push((field, value)),
             Some(_) => {}
         }
     }
-    Ok(EffectiveValues::new(known).with_not_understood(strange))
+    Ok(EffectiveValues::new(known).with_not_understood(invalid))
 }
 
 /// The birth marks, or the key of an invalid one.
@@ -408,7 +408,7 @@ mod tests {
         assert_eq!((config.get(Field::Memory), config.not_understood(Field::Memory)), (None, Some("current=1,max=2")));
         assert_eq!((config.get(Field::Boot), config.not_understood(Field::Boot)), (None, Some(" ")));
         assert_eq!(config_from_map(GuestKind::Qemu, r#"{"tags": "prod;#1"}"#).config, Err("tags".into()), "a tag may protect");
-        let strange = config_from_list(GuestKind::Qemu, r#"[{"key": "cores", "value": 1, "pending": "many"}]"#);
-        assert_eq!(*strange.pending, [PendingChange::Other("cores".into())]);
+        let invalid = config_from_list(GuestKind::Qemu, r#"[{"key": "cores", "value": 1, "pending": "many"}]"#);
+        assert_eq!(*invalid.pending, [PendingChange::Other("cores".into())]);
     }
 }

@@ -200,8 +200,8 @@ impl GuestStatus {
 fn run_state_word(status: &str, qmp_status: Option<&str>) -> Box<str> {
     match qmp_status {
         None => status.into(),
-        Some(finer) if finer == status || (status == "running" && finer != "stopped") => finer.into(),
-        Some(finer) => format!("{status}/{finer}").into(),
+        Some(monitor_state) if monitor_state == status || (status == "running" && monitor_state != "stopped") => monitor_state.into(),
+        Some(monitor_state) => format!("{status}/{monitor_state}").into(),
     }
 }
 
@@ -487,11 +487,11 @@ struct NoId;
 
 /// Adds a guest's row to the list. Rows of other types and of ids outside of this program's range are dropped.
 fn add_row(list: &mut ResourceList, row: ResourceRow<'_>) -> Result<(), NoId> {
-    if row.r#type.text().is_some_and(|word| OTHER_TYPES.contains(&&*word)) {
+    if row.r#type.text().is_some_and(|type_name| OTHER_TYPES.contains(&&*type_name)) {
         return Ok(());
     }
     let Some(vmid) = Vmid::new(row.vmid.number().ok_or(NoId)?) else { return Ok(()) };
-    let kind = row.r#type.text().and_then(|word| parse_kind(&word));
+    let kind = row.r#type.text().and_then(|type_name| parse_kind(&type_name));
     let node = row.node.text().and_then(|name| NodeName::new(&name));
     match (kind, node) {
         (Some(kind), Some(node)) => list.rows.push(parse_resource(row, vmid, kind, node)),
@@ -503,7 +503,7 @@ fn add_row(list: &mut ResourceList, row: ResourceRow<'_>) -> Result<(), NoId> {
 
 fn parse_resource(row: ResourceRow<'_>, vmid: Vmid, kind: GuestKind, node: NodeName) -> GuestResource {
     let tags = row.tags.text().map_or_else(|| Some(WordSet::default()), |text| field::parse_tags(&text));
-    let strange = find_invalid_field(&row).or(tags.is_none().then_some("tags"));
+    let invalid_field = find_invalid_field(&row).or(tags.is_none().then_some("tags"));
     GuestResource {
         vmid,
         kind,
@@ -517,7 +517,7 @@ fn parse_resource(row: ResourceRow<'_>, vmid: Vmid, kind: GuestKind, node: NodeN
         cpus: parse_processors(&row.maxcpu),
         maxmem: parse_memory(&row.maxmem),
         uptime_secs: row.uptime.number(),
-        invalid_field: strange,
+        invalid_field,
     }
 }
 
@@ -533,16 +533,16 @@ fn find_invalid_field(row: &ResourceRow<'_>) -> Option<&'static str> {
 /// The first invalid field: a list or map in place of a word, a guard that is `null`, a template flag that is neither 0 nor 1, or a memory
 /// size that exceeds the integer range.
 fn strange_field(
-    words: &[(&'static str, &PerlScalar<'_>)],
+    text_fields: &[(&'static str, &PerlScalar<'_>)],
     guards: &[(&'static str, &PerlScalar<'_>)],
     template: &PerlScalar<'_>,
     maxmem: &PerlScalar<'_>,
 ) -> Option<&'static str> {
     let is_no_flag = *template != PerlScalar::Absent && template.flag().is_none();
-    let word = words.iter().find(|(_, value)| **value == PerlScalar::NotScalar).map(|(key, _)| *key);
-    let word = word.or_else(|| guards.iter().find(|(_, value)| value.is_invalid_guard()).map(|(key, _)| *key));
+    let invalid_key = text_fields.iter().find(|(_, value)| **value == PerlScalar::NotScalar).map(|(key, _)| *key);
+    let invalid_key = invalid_key.or_else(|| guards.iter().find(|(_, value)| value.is_invalid_guard()).map(|(key, _)| *key));
     let is_too_much = maxmem.number().is_some_and(|bytes| bytes > INTEGER_MAX);
-    word.or(is_no_flag.then_some("template")).or(is_too_much.then_some("maxmem"))
+    invalid_key.or(is_no_flag.then_some("template")).or(is_too_much.then_some("maxmem"))
 }
 
 #[derive(Default, Deserialize)]
@@ -572,8 +572,8 @@ struct NodeGuestRow<'a> {
 /// Parses a row with a valid id. A dropped row leaves its guest without a run state; it never hides the guest.
 fn node_guest(row: NodeGuestRow<'_>) -> Option<NodeGuest> {
     let tags = row.tags.text().map_or_else(|| Some(WordSet::default()), |text| field::parse_tags(&text));
-    let words = [("status", &row.status), ("qmpstatus", &row.qmpstatus), ("name", &row.name)];
-    let strange = strange_field(&words, &[("lock", &row.lock), ("tags", &row.tags)], &row.template, &row.maxmem);
+    let text_fields = [("status", &row.status), ("qmpstatus", &row.qmpstatus), ("name", &row.name)];
+    let invalid_field = strange_field(&text_fields, &[("lock", &row.lock), ("tags", &row.tags)], &row.template, &row.maxmem);
     Some(NodeGuest {
         vmid: row.vmid.number().and_then(Vmid::new)?,
         status: row.status.word().unwrap_or_else(|| "unknown".into()),
@@ -582,7 +582,7 @@ fn node_guest(row: NodeGuestRow<'_>) -> Option<NodeGuest> {
         template: row.template.flag().unwrap_or(false),
         lock: row.lock.word(),
         // Proxmox lists every guest under a name, if necessary one made of its id.
-        strange: strange.or(tags.is_none().then_some("tags")).or(row.name.word().is_none().then_some("name")),
+        strange: invalid_field.or(tags.is_none().then_some("tags")).or(row.name.word().is_none().then_some("name")),
         tags: tags.unwrap_or_default(),
         cpus: parse_processors(&row.cpus),
         maxmem: parse_memory(&row.maxmem),
@@ -590,8 +590,8 @@ fn node_guest(row: NodeGuestRow<'_>) -> Option<NodeGuest> {
     })
 }
 
-fn parse_kind(word: &str) -> Option<GuestKind> {
-    GuestKind::ALL.into_iter().find(|kind| kind.word() == word)
+fn parse_kind(kind_name: &str) -> Option<GuestKind> {
+    GuestKind::ALL.into_iter().find(|kind| kind.word() == kind_name)
 }
 
 /// Proxmox reports a taken id with 400 and an error for `vmid`. It reports a free id only by returning it.

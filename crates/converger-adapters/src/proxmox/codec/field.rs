@@ -55,8 +55,8 @@ fn parse_thousandths(text: &str) -> Option<u32> {
     }
     let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
     let digits = format!("{fraction:0<4}");
-    let fine: u64 = digits.get(..4)?.parse().ok()?;
-    u32::try_from(whole.checked_mul(1000)?.checked_add((fine + 5) / 10)?).ok()
+    let ten_thousandths: u64 = digits.get(..4)?.parse().ok()?;
+    u32::try_from(whole.checked_mul(1000)?.checked_add((ten_thousandths + 5) / 10)?).ok()
 }
 
 fn parse_startup(text: &str) -> Option<StartupOrder> {

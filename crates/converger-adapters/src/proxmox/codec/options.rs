@@ -93,10 +93,10 @@ fn flag(value: &Value) -> Option<bool> {
 
 /// Parses tags from a list or from one text.
 fn tags(value: &Value) -> BTreeSet<Box<str>> {
-    let words = |text: &str| text.split([';', ',', ' ']).filter(|word| !word.is_empty()).map(Into::into).collect::<Vec<Box<str>>>();
+    let split_words = |text: &str| text.split([';', ',', ' ']).filter(|word| !word.is_empty()).map(Into::into).collect::<Vec<Box<str>>>();
     match value {
-        Value::Array(list) => list.iter().filter_map(Value::as_str).flat_map(words).collect(),
-        Value::String(text) => words(text).into_iter().collect(),
+        Value::Array(list) => list.iter().filter_map(Value::as_str).flat_map(split_words).collect(),
+        Value::String(text) => split_words(text).into_iter().collect(),
         _ => BTreeSet::new(),
     }
 }

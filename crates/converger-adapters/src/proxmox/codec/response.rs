@@ -71,9 +71,9 @@ impl ProxmoxFailure {
 
     /// The text without a leading endpoint name, for messages that name the endpoint already.
     #[must_use]
-    pub fn without_endpoint_name(&self, place: &str) -> String {
+    pub fn without_endpoint_name(&self, endpoint_name: &str) -> String {
         let text = self.to_string();
-        text.strip_prefix(&format!("{place}: ")).map_or(text.clone(), str::to_owned)
+        text.strip_prefix(&format!("{endpoint_name}: ")).map_or(text.clone(), str::to_owned)
     }
 
     pub(super) fn malformed_response(effect: CallEffect, status: u16, text: impl Into<Box<str>>) -> Self {
@@ -216,34 +216,34 @@ pub(in crate::proxmox) fn shorten(text: &str) -> Box<str> {
     text.trim().chars().take(TEXT_CHARS_MAX).collect::<String>().into()
 }
 
-fn response_failure(effect: CallEffect, status: u16, said: FailureText) -> ProxmoxFailure {
-    let cause = cause_of_status(status, &said);
+fn response_failure(effect: CallEffect, status: u16, failure_text: FailureText) -> ProxmoxFailure {
+    let cause = cause_of_status(status, &failure_text);
     let is_before_any_effect = match effect {
         CallEffect::None => true,
-        CallEffect::Task => cause.is_before_any_task(&said.text),
-        CallEffect::Direct => cause.is_before_any_effect(&said.text),
+        CallEffect::Task => cause.is_before_any_task(&failure_text.text),
+        CallEffect::Direct => cause.is_before_any_effect(&failure_text.text),
     };
     ProxmoxFailure {
         delivery: delivery_of_status(effect, status, cause, is_before_any_effect),
         cause,
         status: Some(status),
-        text: said.text,
-        errors: said.errors,
+        text: failure_text.text,
+        errors: failure_text.errors,
     }
 }
 
-fn cause_of_status(status: u16, said: &FailureText) -> FailureCause {
+fn cause_of_status(status: u16, failure_text: &FailureText) -> FailureCause {
     match status {
         300..=399 => FailureCause::Redirected,
         401 => FailureCause::Unauthenticated,
-        403 if classify_text(&said.text) == FailureCause::TagForbidden => FailureCause::TagForbidden,
+        403 if classify_text(&failure_text.text) == FailureCause::TagForbidden => FailureCause::TagForbidden,
         403 => FailureCause::Forbidden,
         // Proxmox has no 404, so the response is from another server.
         404..=406 | 501 => FailureCause::NotImplemented,
         595 => FailureCause::NodeUnreachable,
         502..=504 | 596..=599 => FailureCause::Interrupted,
         _ => {
-            let texts = std::iter::once(&said.text).chain(said.errors.values());
+            let texts = std::iter::once(&failure_text.text).chain(failure_text.errors.values());
             let found = texts.map(|text| classify_text(text)).find(|cause| *cause != FailureCause::Other);
             found.unwrap_or(if status == 400 { FailureCause::BadParameter } else { FailureCause::Other })
         }

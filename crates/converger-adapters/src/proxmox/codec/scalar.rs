@@ -50,8 +50,8 @@ impl PerlScalar<'_> {
     }
 
     /// Whether it is this text.
-    pub(super) fn is_text(&self, word: &str) -> bool {
-        matches!(self, Self::Text(text) if text == word)
+    pub(super) fn is_text(&self, expected: &str) -> bool {
+        matches!(self, Self::Text(text) if text == expected)
     }
 
     /// A whole number that is not negative.

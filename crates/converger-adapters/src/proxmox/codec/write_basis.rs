@@ -126,8 +126,8 @@ impl PendingMark {
         }
     }
 
-    fn parse(word: &str) -> Self {
-        match word {
+    fn parse(text: &str) -> Self {
+        match text {
             "removal" => Self::Removal,
             "foreign" => Self::Foreign,
             hash => Self::Value(hash.into()),

@@ -10,7 +10,7 @@ use super::gather::{DoctorAnswers, EnvironmentAnswers};
 use super::{quote_foreign, unreadable_finding};
 use crate::proxmox::codec::{ClusterStatus, FailureCause};
 
-pub(super) fn cluster_findings(gathered: &DoctorAnswers, answers: &EnvironmentAnswers) -> Vec<DoctorFinding> {
+pub(super) fn cluster_findings(doctor_answers: &DoctorAnswers, answers: &EnvironmentAnswers) -> Vec<DoctorFinding> {
     let mut findings = Vec::new();
     let cluster = match &answers.cluster {
         Ok(cluster) => cluster,
@@ -19,8 +19,8 @@ pub(super) fn cluster_findings(gathered: &DoctorAnswers, answers: &EnvironmentAn
             return findings;
         }
     };
-    findings.extend(duplicate_endpoint_findings(gathered));
-    findings.push(name_finding(gathered, cluster));
+    findings.extend(duplicate_endpoint_findings(doctor_answers));
+    findings.push(name_finding(doctor_answers, cluster));
     findings.push(quorum_finding(cluster));
     findings.push(nodes_finding(cluster, answers));
     findings.extend(version_finding(answers));
@@ -29,27 +29,27 @@ pub(super) fn cluster_findings(gathered: &DoctorAnswers, answers: &EnvironmentAn
 }
 
 /// Endpoints that are in another cluster than the pinned one, or than each other.
-pub(super) fn other_cluster_findings(gathered: &DoctorAnswers) -> Vec<DoctorFinding> {
-    let known = gathered.endpoints.iter().filter_map(|seen| Some((seen, seen.cluster.as_ref()?.as_ref().ok()?)));
+pub(super) fn other_cluster_findings(doctor_answers: &DoctorAnswers) -> Vec<DoctorFinding> {
+    let known = doctor_answers.endpoints.iter().filter_map(|seen| Some((seen, seen.cluster.as_ref()?.as_ref().ok()?)));
     let known: Vec<(&str, &str)> = known.map(|(seen, cluster)| (seen.place.as_str(), cluster.effective_name())).collect();
-    let wanted = gathered.cluster.as_deref().or(known.first().map(|(_, name)| *name));
+    let wanted = doctor_answers.cluster.as_deref().or(known.first().map(|(_, name)| *name));
     let Some(wanted) = wanted else { return Vec::new() };
     let other = known.iter().filter(|(_, name)| *name != wanted);
     other
-        .map(|(place, name)| {
+        .map(|(endpoint_name, name)| {
             let found = format!("it is in the cluster {}, not in {}", quote_foreign(name), quote_foreign(wanted));
             DoctorFinding::new("cluster", FindingLevel::Fail, found)
-                .with_subject(*place)
+                .with_subject(*endpoint_name)
                 .with_remedy("check the address; endpoints of one environment are nodes of one cluster")
         })
         .collect()
 }
 
 /// Endpoints that are one node under several addresses. The second address does not help if the node is down.
-fn duplicate_endpoint_findings(gathered: &DoctorAnswers) -> Vec<DoctorFinding> {
+fn duplicate_endpoint_findings(doctor_answers: &DoctorAnswers) -> Vec<DoctorFinding> {
     let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
     let mut findings = Vec::new();
-    for endpoint in &gathered.endpoints {
+    for endpoint in &doctor_answers.endpoints {
         let local = endpoint.cluster.as_ref().and_then(|cluster| cluster.as_ref().ok()?.local.as_ref());
         let Some(node) = local.map(NodeName::as_str) else { continue };
         match seen.get(node) {
@@ -67,10 +67,10 @@ fn duplicate_endpoint_findings(gathered: &DoctorAnswers) -> Vec<DoctorFinding> {
 }
 
 /// Compares the name with its pin. A node without a cluster has its own name.
-fn name_finding(gathered: &DoctorAnswers, cluster: &ClusterStatus) -> DoctorFinding {
+fn name_finding(doctor_answers: &DoctorAnswers, cluster: &ClusterStatus) -> DoctorFinding {
     let own = cluster.effective_name();
     let kind = if cluster.name.is_some() { "the cluster is" } else { "the node without a cluster is" };
-    if gathered.cluster.is_some() {
+    if doctor_answers.cluster.is_some() {
         return DoctorFinding::new("cluster", FindingLevel::Ok, format!("{kind} {}, as pinned", quote_foreign(own)));
     }
     let finding = DoctorFinding::new("cluster", FindingLevel::Warn, format!("{kind} {}, and its name is not pinned", quote_foreign(own)))
@@ -93,13 +93,13 @@ fn nodes_finding(cluster: &ClusterStatus, answers: &EnvironmentAnswers) -> Docto
     let offline: Vec<&str> = cluster.nodes.iter().filter(|(_, online)| !**online).map(|(name, _)| name.as_str()).collect();
     let is_silent =
         |node: &&NodeName| answers.nodes.get(*node).is_some_and(|seen| matches!(&seen.version, Err(failure) if is_silence(failure.cause)));
-    let silent: Vec<&str> = answers.nodes.keys().filter(is_silent).map(NodeName::as_str).collect();
+    let silent_nodes: Vec<&str> = answers.nodes.keys().filter(is_silent).map(NodeName::as_str).collect();
     let all = count_noun(cluster.nodes.len(), "node");
-    if offline.is_empty() && silent.is_empty() {
+    if offline.is_empty() && silent_nodes.is_empty() {
         return DoctorFinding::new("nodes", FindingLevel::Ok, format!("{all}, all online"));
     }
     let mut found = format!("of {all}");
-    for (names, how) in [(offline, "offline"), (silent, "online, but not responding")] {
+    for (names, how) in [(offline, "offline"), (silent_nodes, "online, but not responding")] {
         if !names.is_empty() {
             found.push_str(&format!(" {how}: {};", join_some(names)));
         }

@@ -18,17 +18,17 @@ const ENDS_SOON_SECS: u64 = 14 * 86_400;
 const CLOCK_WARN_SECS: u64 = 5;
 const CLOCK_FAIL_SECS: u64 = 60;
 
-pub(super) fn endpoint_findings(gathered: &DoctorAnswers) -> Vec<DoctorFinding> {
-    let works = gathered.endpoints.iter().any(|seen| seen.version.is_ok());
+pub(super) fn endpoint_findings(doctor_answers: &DoctorAnswers) -> Vec<DoctorFinding> {
+    let works = doctor_answers.endpoints.iter().any(|seen| seen.version.is_ok());
     // One unresponsive endpoint among several is tolerable; if none responds, nothing works.
-    let silent = if works { FindingLevel::Warn } else { FindingLevel::Fail };
-    gathered.endpoints.iter().flat_map(|seen| single_endpoint_findings(gathered, seen, silent)).collect()
+    let unreachable_level = if works { FindingLevel::Warn } else { FindingLevel::Fail };
+    doctor_answers.endpoints.iter().flat_map(|seen| single_endpoint_findings(doctor_answers, seen, unreachable_level)).collect()
 }
 
-fn single_endpoint_findings(gathered: &DoctorAnswers, seen: &EndpointAnswers, silent: FindingLevel) -> Vec<DoctorFinding> {
+fn single_endpoint_findings(doctor_answers: &DoctorAnswers, seen: &EndpointAnswers, unreachable_level: FindingLevel) -> Vec<DoctorFinding> {
     let parts = [
-        Some(reachability_finding(gathered, seen, silent)),
-        tls_finding(gathered, seen),
+        Some(reachability_finding(doctor_answers, seen, unreachable_level)),
+        tls_finding(doctor_answers, seen),
         seen.ahead_secs.map(endpoint_clock_finding),
         release_finding(seen),
     ];
@@ -36,7 +36,7 @@ fn single_endpoint_findings(gathered: &DoctorAnswers, seen: &EndpointAnswers, si
 }
 
 /// Whether it responds as Proxmox does.
-fn reachability_finding(gathered: &DoctorAnswers, seen: &EndpointAnswers, silent: FindingLevel) -> DoctorFinding {
+fn reachability_finding(doctor_answers: &DoctorAnswers, seen: &EndpointAnswers, unreachable_level: FindingLevel) -> DoctorFinding {
     let failure = match &seen.version {
         Ok(_) => return DoctorFinding::new("endpoint", FindingLevel::Ok, "it responds"),
         Err(VersionFailure::NoClient(error)) => {
@@ -47,17 +47,17 @@ fn reachability_finding(gathered: &DoctorAnswers, seen: &EndpointAnswers, silent
         }
         Err(VersionFailure::Failed(failure)) => failure,
     };
-    let remedy = || observe::failure_remedy(failure, gathered.token.as_str());
+    let remedy = || observe::failure_remedy(failure, doctor_answers.token.as_str());
     let finding = match failure.cause {
         FailureCause::Unauthenticated => return DoctorFinding::new("endpoint", FindingLevel::Ok, "it responds"),
-        FailureCause::Unreachable => DoctorFinding::new("endpoint", silent, failure.without_endpoint_name(&seen.place))
+        FailureCause::Unreachable => DoctorFinding::new("endpoint", unreachable_level, failure.without_endpoint_name(&seen.place))
             .with_remedy("check the address and the port, firewalls in between, and that the node is up and responds")
             .with_line(RemedyTarget::Node, "systemctl status pveproxy"),
         cause if cause.is_connect_failure() => {
             DoctorFinding::new("endpoint", FindingLevel::Fail, "the server is not trusted, so no request was sent")
         }
         FailureCause::TooSlow | FailureCause::Interrupted => {
-            DoctorFinding::new("endpoint", silent, failure.without_endpoint_name(&seen.place)).with_remedy(remedy())
+            DoctorFinding::new("endpoint", unreachable_level, failure.without_endpoint_name(&seen.place)).with_remedy(remedy())
         }
         _ => DoctorFinding::new("endpoint", FindingLevel::Fail, failure.without_endpoint_name(&seen.place)).with_remedy(remedy()),
     };
@@ -65,21 +65,23 @@ fn reachability_finding(gathered: &DoctorAnswers, seen: &EndpointAnswers, silent
 }
 
 /// Why the server was trusted, and which certificate it presented.
-fn tls_finding(gathered: &DoctorAnswers, seen: &EndpointAnswers) -> Option<DoctorFinding> {
-    if let Some(distrust) = &seen.distrust {
-        return Some(distrust_finding(seen, distrust));
+fn tls_finding(doctor_answers: &DoctorAnswers, seen: &EndpointAnswers) -> Option<DoctorFinding> {
+    if let Some(trust_failure) = &seen.distrust {
+        return Some(distrust_finding(seen, trust_failure));
     }
-    let shown = seen.fingerprint?;
+    let fingerprint = seen.fingerprint?;
     let mut found = match &seen.trust {
-        Trust::System => format!("trusted by the system's authorities; its fingerprint is {shown}"),
-        Trust::CaFile(path) => format!("trusted by the CA file {}; its fingerprint is {shown}", EscapedText(&path.display().to_string())),
+        Trust::System => format!("trusted by the system's authorities; its fingerprint is {fingerprint}"),
+        Trust::CaFile(path) => {
+            format!("trusted by the CA file {}; its fingerprint is {fingerprint}", EscapedText(&path.display().to_string()))
+        }
         // The pinned fingerprint is in converger.toml already.
         Trust::Fingerprints(pins) if pins.len() == 1 => "trusted by its pinned fingerprint".to_owned(),
-        Trust::Fingerprints(pins) => format!("trusted by one of {} pinned fingerprints, {shown}", pins.len()),
+        Trust::Fingerprints(pins) => format!("trusted by one of {} pinned fingerprints, {fingerprint}", pins.len()),
     };
     let Some(validity) = seen.validity else { return Some(DoctorFinding::new("tls", FindingLevel::Ok, found)) };
     found.push_str(&format!(", valid until {}", timestamp::format_date(validity.until_secs)));
-    let left_secs = validity.until_secs.saturating_sub(gathered.now_secs);
+    let left_secs = validity.until_secs.saturating_sub(doctor_answers.now_secs);
     if left_secs > ENDS_SOON_SECS {
         return Some(DoctorFinding::new("tls", FindingLevel::Ok, found));
     }
@@ -99,12 +101,12 @@ fn with_renewal_remedy(finding: DoctorFinding, trust: &Trust) -> DoctorFinding {
     finding.with_remedy(text).with_line(RemedyTarget::Node, "pvecm updatecerts --force && systemctl restart pveproxy")
 }
 
-fn distrust_finding(seen: &EndpointAnswers, distrust: &TrustFailure) -> DoctorFinding {
-    let shown = seen.fingerprint.map_or_else(String::new, |fingerprint| format!("; its fingerprint is {fingerprint}"));
-    let fail = |check, found: String| DoctorFinding::new(check, FindingLevel::Fail, format!("{found}{shown}"));
+fn distrust_finding(seen: &EndpointAnswers, trust_failure: &TrustFailure) -> DoctorFinding {
+    let fingerprint_text = seen.fingerprint.map_or_else(String::new, |fingerprint| format!("; its fingerprint is {fingerprint}"));
+    let fail = |check, found: String| DoctorFinding::new(check, FindingLevel::Fail, format!("{found}{fingerprint_text}"));
     // The fingerprint is in the line that pins it.
     let unpinned = |check, found: String| DoctorFinding::new(check, FindingLevel::Fail, found);
-    match distrust {
+    match trust_failure {
         TrustFailure::NotPinned => with_pin_remedy(
             unpinned("tls-pin", "the certificate matches no pinned fingerprint".into()),
             seen,

@@ -122,27 +122,27 @@ pub(super) struct NodeAnswers {
 
 /// Sends all requests. `clock` is our clock; `say` receives the current step.
 pub async fn gather_answers<E: ProxmoxTransport>(
-    asked: &DoctorRequest<'_>,
-    ways: &[EndpointSession<E>],
+    request: &DoctorRequest<'_>,
+    endpoint_sessions: &[EndpointSession<E>],
     clock: &dyn Fn() -> SystemTime,
-    say: &dyn Fn(&str),
+    report_progress: &dyn Fn(&str),
 ) -> DoctorAnswers {
-    let places: Vec<&str> = ways.iter().map(|way| way.place.as_str()).collect();
-    say(&places.join(", "));
-    let endpoints = join_all(ways.iter().map(|way| ask_endpoint(way, clock))).await;
-    let answering = endpoints.iter().zip(ways).find_map(|(seen, way)| {
-        let version = seen.version.as_ref().ok().filter(|_| is_expected_cluster(seen, asked.cluster))?;
-        Some((way.session.as_ref().ok()?, version.clone(), seen.cluster.clone()?))
+    let endpoint_names: Vec<&str> = endpoint_sessions.iter().map(|endpoint_session| endpoint_session.place.as_str()).collect();
+    report_progress(&endpoint_names.join(", "));
+    let endpoints = join_all(endpoint_sessions.iter().map(|endpoint_session| ask_endpoint(endpoint_session, clock))).await;
+    let answering_endpoint = endpoints.iter().zip(endpoint_sessions).find_map(|(seen, endpoint_session)| {
+        let version = seen.version.as_ref().ok().filter(|_| is_expected_cluster(seen, request.cluster))?;
+        Some((endpoint_session.session.as_ref().ok()?, version.clone(), seen.cluster.clone()?))
     });
-    let answers = match answering {
-        Some((session, version, cluster)) => Some(ask_environment(asked, session, (version, cluster), clock, say).await),
+    let answers = match answering_endpoint {
+        Some((session, version, cluster)) => Some(ask_environment(request, session, (version, cluster), clock, report_progress).await),
         None => None,
     };
     DoctorAnswers {
-        cluster: asked.cluster.map(str::to_owned),
-        token: asked.token.clone(),
-        scope: asked.scope.cloned(),
-        wants: asked.wants.cloned(),
+        cluster: request.cluster.map(str::to_owned),
+        token: request.token.clone(),
+        scope: request.scope.cloned(),
+        wants: request.wants.cloned(),
         now_secs: time::epoch_secs(clock()),
         endpoints,
         answers,
@@ -155,14 +155,14 @@ fn is_expected_cluster(seen: &EndpointAnswers, pinned: Option<&str>) -> bool {
     known.zip(pinned).is_none_or(|(cluster, pinned)| cluster.effective_name() == pinned)
 }
 
-async fn ask_endpoint<E: ProxmoxTransport>(way: &EndpointSession<E>, clock: &dyn Fn() -> SystemTime) -> EndpointAnswers {
-    let (place, trust) = (way.place.clone(), way.trust.clone());
-    let session = match &way.session {
+async fn ask_endpoint<E: ProxmoxTransport>(endpoint_session: &EndpointSession<E>, clock: &dyn Fn() -> SystemTime) -> EndpointAnswers {
+    let (endpoint_name, trust) = (endpoint_session.place.clone(), endpoint_session.trust.clone());
+    let session = match &endpoint_session.session {
         Ok(session) => session,
         Err(error) => {
             let version = Err(VersionFailure::NoClient(error.clone()));
             return EndpointAnswers {
-                place,
+                place: endpoint_name,
                 trust,
                 version,
                 cluster: None,
@@ -181,7 +181,7 @@ async fn ask_endpoint<E: ProxmoxTransport>(way: &EndpointSession<E>, clock: &dyn
         Err(_) => None,
     };
     EndpointAnswers {
-        place,
+        place: endpoint_name,
         trust,
         version: version.map_err(VersionFailure::Failed),
         cluster,
@@ -200,25 +200,25 @@ async fn ask_version<E: ProxmoxTransport>(session: &ProxmoxSession<E>, read: Pro
 }
 
 async fn ask_environment<E: ProxmoxTransport>(
-    asked: &DoctorRequest<'_>,
+    request: &DoctorRequest<'_>,
     session: &ProxmoxSession<E>,
     (version, cluster): (ProxmoxVersion, Result<ClusterStatus, ProxmoxFailure>),
     clock: &dyn Fn() -> SystemTime,
-    say: &dyn Fn(&str),
+    report_progress: &dyn Fn(&str),
 ) -> EnvironmentAnswers {
-    say("permissions of the token");
+    report_progress("permissions of the token");
     let permissions = ask_permissions(session, ProxmoxRead::Permissions).await;
-    let (owner, user) = ask_owner(asked, session).await;
+    let (owner, user) = ask_owner(request, session).await;
     let roles = ask_roles(session).await;
-    say("high availability and nodes");
+    report_progress("high availability and nodes");
     let ha = ask_ha(session).await;
-    let tag_options = tag_options(asked, session).await;
+    let tag_options = tag_options(request, session).await;
     let nodes = ask_nodes(session, cluster.as_ref().ok(), clock).await;
-    let (guests, reading) = ask_guests(asked, session, cluster.clone(), say).await;
-    let asked = ask_hidden_guests(session, &guests, &reading, permissions.as_ref().ok()).await;
-    let place = session.endpoint_name().to_owned();
+    let (guests, reading) = ask_guests(request, session, cluster.clone(), report_progress).await;
+    let hidden_permissions = ask_hidden_guests(session, &guests, &reading, permissions.as_ref().ok()).await;
+    let endpoint_name = session.endpoint_name().to_owned();
     EnvironmentAnswers {
-        place,
+        place: endpoint_name,
         version,
         cluster,
         permissions,
@@ -230,7 +230,7 @@ async fn ask_environment<E: ProxmoxTransport>(
         nodes,
         reading,
         guests,
-        hidden_permissions: asked,
+        hidden_permissions,
     }
 }
 
@@ -243,10 +243,10 @@ async fn ask_permissions<E: ProxmoxTransport>(session: &ProxmoxSession<E>, read:
 
 /// Reads the permissions of the token's user, and the settings of user and token.
 async fn ask_owner<E: ProxmoxTransport>(
-    asked: &DoctorRequest<'_>,
+    request: &DoctorRequest<'_>,
     session: &ProxmoxSession<E>,
 ) -> (Result<Permissions, ProxmoxFailure>, Result<ProxmoxUser, ProxmoxFailure>) {
-    let Some(user) = UserId::new(asked.token.user()) else {
+    let Some(user) = UserId::new(request.token.user()) else {
         let unnamed = || {
             ProxmoxFailure::without_response(Delivery::NotDelivered, FailureCause::Other, "the user name cannot be part of an API request")
         };
@@ -276,10 +276,10 @@ async fn ask_ha<E: ProxmoxTransport>(session: &ProxmoxSession<E>) -> Result<HaSt
 }
 
 async fn tag_options<E: ProxmoxTransport>(
-    asked: &DoctorRequest<'_>,
+    request: &DoctorRequest<'_>,
     session: &ProxmoxSession<E>,
 ) -> Option<Result<TagOptions, ProxmoxFailure>> {
-    asked.wants.filter(|wants| !wants.tags().is_empty())?;
+    request.wants.filter(|required_verbs| !required_verbs.tags().is_empty())?;
     Some(match session.call(&ProxmoxCommand::Read(ProxmoxRead::TagOptions)).await {
         Ok(ProxmoxEvent::TagOptions(options)) => Ok(options),
         Ok(other) => Err(other.unexpected_failure()),
@@ -299,7 +299,7 @@ async fn ask_nodes<E: ProxmoxTransport>(
         let time = session.call(&ProxmoxCommand::Read(ProxmoxRead::NodeTime(name.clone()))).await;
         let now_secs = time::epoch_secs(clock());
         let ahead_secs = match time {
-            Ok(ProxmoxEvent::NodeTime(theirs)) => Ok(time::signed_difference_secs(theirs, now_secs)),
+            Ok(ProxmoxEvent::NodeTime(remote_secs)) => Ok(time::signed_difference_secs(remote_secs, now_secs)),
             Ok(other) => Err(other.unexpected_failure()),
             Err(failure) => Err(failure),
         };
@@ -310,20 +310,20 @@ async fn ask_nodes<E: ProxmoxTransport>(
 
 /// Observes the guests: with configs if they are few, otherwise from the list.
 async fn ask_guests<E: ProxmoxTransport>(
-    asked: &DoctorRequest<'_>,
+    request: &DoctorRequest<'_>,
     session: &ProxmoxSession<E>,
     cluster: Result<ClusterStatus, ProxmoxFailure>,
-    say: &dyn Fn(&str),
+    report_progress: &dyn Fn(&str),
 ) -> (Scope, Result<ProxmoxReading, ReadingError>) {
     let list = observe::read_list(session).await;
     let listed = list.as_ref().map(|list| list.rows.as_slice()).unwrap_or_default();
-    let scope = asked.scope.cloned().unwrap_or_else(|| Scope::new(listed.iter().map(|row| row.vmid).collect()));
+    let scope = request.scope.cloned().unwrap_or_else(|| Scope::new(listed.iter().map(|row| row.vmid).collect()));
     let count = scope.ids().len();
-    say(&format!("{count} guests"));
-    let is_read = |row: &&GuestResource| asked.scope.is_some() && count <= DETAILS_MAX && scope.contains(row.vmid);
+    report_progress(&format!("{count} guests"));
+    let is_read = |row: &&GuestResource| request.scope.is_some() && count <= DETAILS_MAX && scope.contains(row.vmid);
     let needs = ReadSet::Declared(listed.iter().filter(is_read).map(|row| (row.vmid, config_need(row))).collect());
-    let token = asked.token.as_str();
-    let question = ObservationRequest { environment: asked.environment, cluster: asked.cluster, token, scope: &scope, needs: &needs };
+    let token = request.token.as_str();
+    let question = ObservationRequest { environment: request.environment, cluster: request.cluster, token, scope: &scope, needs: &needs };
     let reading = observe::continue_reading(session, &question, InitialAnswers { cluster, list }).await;
     (scope, reading)
 }
@@ -341,18 +341,18 @@ async fn ask_hidden_guests<E: ProxmoxTransport>(
     dump: Option<&Permissions>,
 ) -> BTreeMap<Vmid, Permissions> {
     let Some(dump) = dump else { return BTreeMap::new() };
-    let shown = listed_guests(reading);
-    let is_silent = |vmid: &Vmid| !shown.contains(vmid) && !dump.0.contains_key(format!("/vms/{vmid}").as_str());
-    let silent: Vec<Vmid> = guests.ids().iter().copied().filter(is_silent).take(HIDDEN_GUESTS_MAX).collect();
-    let mut asked = BTreeMap::new();
-    for group in silent.chunks(REQUESTS_PER_NODE_MAX) {
+    let listed = listed_guests(reading);
+    let is_silent = |vmid: &Vmid| !listed.contains(vmid) && !dump.0.contains_key(format!("/vms/{vmid}").as_str());
+    let hidden_guests: Vec<Vmid> = guests.ids().iter().copied().filter(is_silent).take(HIDDEN_GUESTS_MAX).collect();
+    let mut hidden_permissions = BTreeMap::new();
+    for group in hidden_guests.chunks(REQUESTS_PER_NODE_MAX) {
         let answers = join_all(group.iter().map(|vmid| ask_permissions(session, ProxmoxRead::PermissionsOn(*vmid)))).await;
-        asked.extend(group.iter().zip(answers).filter_map(|(vmid, answer)| Some((*vmid, answer.ok()?))));
+        hidden_permissions.extend(group.iter().zip(answers).filter_map(|(vmid, answer)| Some((*vmid, answer.ok()?))));
     }
-    asked
+    hidden_permissions
 }
 
 /// The guests in the list.
 pub(super) fn listed_guests(reading: &Result<ProxmoxReading, ReadingError>) -> BTreeSet<Vmid> {
-    reading.iter().flat_map(|taken| taken.observation.guests.iter()).map(|row| row.vmid).collect()
+    reading.iter().flat_map(|proxmox_reading| proxmox_reading.observation.guests.iter()).map(|row| row.vmid).collect()
 }

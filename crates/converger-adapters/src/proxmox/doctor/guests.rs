@@ -14,34 +14,34 @@ use crate::proxmox::observe::{self, ProxmoxReading, ReadingError, ReadingNote, U
 /// States in which high availability is working on a guest.
 const MOVING_HA_STATES: [&str; 6] = ["fence", "recovery", "migrate", "relocate", "freeze", "request_start_balance"];
 
-pub(super) fn guest_findings(gathered: &DoctorAnswers, answers: &EnvironmentAnswers) -> Vec<DoctorFinding> {
-    let taken = match &answers.reading {
-        Ok(taken) => taken,
-        Err(unread) => return vec![unreadable_guests_finding(gathered, unread)],
+pub(super) fn guest_findings(doctor_answers: &DoctorAnswers, answers: &EnvironmentAnswers) -> Vec<DoctorFinding> {
+    let reading = match &answers.reading {
+        Ok(reading) => reading,
+        Err(unread) => return vec![unreadable_guests_finding(doctor_answers, unread)],
     };
-    let observation = &taken.observation;
+    let observation = &reading.observation;
     let rows: Vec<&ObservedGuest> = observation.guests.iter().filter(|row| answers.guests.contains(row.vmid)).collect();
-    let mut findings = readability_findings(gathered, answers, taken, &rows);
-    findings.extend(late_reports(taken));
+    let mut findings = readability_findings(doctor_answers, answers, reading, &rows);
+    findings.extend(late_reports(reading));
     // Guests that were not read may be locked or managed all the same: nothing is said about them.
     let read: Vec<&ObservedGuest> = rows.into_iter().filter(|row| !matches!(row.status, ObservedStatus::Unknown(_))).collect();
     if !read.is_empty() {
         let are_all_read = findings.iter().all(|finding| finding.check != "guests" || finding.level == FindingLevel::Ok);
         findings.push(lock_finding(&read, are_all_read));
         findings.extend(ha_findings(answers, &read, are_all_read));
-        findings.extend(pending_finding(gathered, &read));
+        findings.extend(pending_finding(doctor_answers, &read));
         findings.extend(template_finding(&read));
     }
     findings
 }
 
-fn unreadable_guests_finding(gathered: &DoctorAnswers, unread: &ReadingError) -> DoctorFinding {
+fn unreadable_guests_finding(doctor_answers: &DoctorAnswers, unread: &ReadingError) -> DoctorFinding {
     match unread {
         ReadingError::Failed { failure, .. } if failure.cause == FailureCause::Forbidden => {
             unreadable_finding("guests", "the guests", failure).with_remedy("see `may-read`")
         }
         ReadingError::Failed { failure, .. } => {
-            unreadable_finding("guests", "the guests", failure).with_remedy(observe::failure_remedy(failure, gathered.token.as_str()))
+            unreadable_finding("guests", "the guests", failure).with_remedy(observe::failure_remedy(failure, doctor_answers.token.as_str()))
         }
         ReadingError::OtherCluster { .. } => DoctorFinding::new("guests", FindingLevel::Unknown, unread.to_string()),
     }
@@ -49,9 +49,9 @@ fn unreadable_guests_finding(gathered: &DoctorAnswers, unread: &ReadingError) ->
 
 /// Whether all of them can be read; if not, one finding per reason.
 fn readability_findings(
-    gathered: &DoctorAnswers,
+    doctor_answers: &DoctorAnswers,
     answers: &EnvironmentAnswers,
-    taken: &ProxmoxReading,
+    reading: &ProxmoxReading,
     rows: &[&ObservedGuest],
 ) -> Vec<DoctorFinding> {
     let mut by_cause: BTreeMap<&str, Vec<Vmid>> = BTreeMap::new();
@@ -61,14 +61,14 @@ fn readability_findings(
         }
     }
     // With a declared state all of its guests count; without one those that the token sees, which are all that can be counted.
-    let (all, of) = match &gathered.scope {
+    let (all, of) = match &doctor_answers.scope {
         Some(_) => (answers.guests.ids().len(), "in scope"),
         None => (rows.len(), "visible to the token"),
     };
     let all = format!("{} {of}", count_noun(all, "guest"));
     let mut findings: Vec<DoctorFinding> = by_cause.iter().map(|(cause, ids)| unknown_finding(cause, ids, &all)).collect();
-    findings.extend(missing_finding(gathered, answers, &taken.observation, rows, &all));
-    if rows.is_empty() && gathered.scope.is_none() {
+    findings.extend(missing_finding(doctor_answers, answers, &reading.observation, rows, &all));
+    if rows.is_empty() && doctor_answers.scope.is_none() {
         let finding = DoctorFinding::new("guests", FindingLevel::Warn, "the token sees no guest");
         findings.push(finding.with_remedy("if the environment has guests, let the token read them: see `may-read`"));
     }
@@ -79,8 +79,8 @@ fn readability_findings(
 }
 
 /// Nodes that do not report their guests to the cluster: all lists in the web interface are outdated for them.
-fn late_reports(taken: &ProxmoxReading) -> impl Iterator<Item = DoctorFinding> {
-    taken.notes.iter().filter(|note| note.reason == UnknownReason::ReportLate).map(|note| {
+fn late_reports(reading: &ProxmoxReading) -> impl Iterator<Item = DoctorFinding> {
+    reading.notes.iter().filter(|note| note.reason == UnknownReason::ReportLate).map(|note| {
         let finding = DoctorFinding::new("reports", FindingLevel::Warn, note.text.clone());
         finding.with_remedy(note.reason.remedy()).with_line(RemedyTarget::Node, "systemctl status pvestatd")
     })
@@ -99,7 +99,7 @@ fn unknown_finding(cause: &str, ids: &[Vmid], all: &str) -> DoctorFinding {
 
 /// Guests in scope that were not observed. They are absent only if that was proven.
 fn missing_finding(
-    gathered: &DoctorAnswers,
+    doctor_answers: &DoctorAnswers,
     answers: &EnvironmentAnswers,
     observation: &Observation,
     rows: &[&ObservedGuest],
@@ -107,7 +107,7 @@ fn missing_finding(
 ) -> Option<DoctorFinding> {
     let seen: BTreeSet<Vmid> = rows.iter().map(|row| row.vmid).collect();
     let unseen: Vec<Vmid> = answers.guests.ids().iter().copied().filter(|vmid| !seen.contains(vmid)).collect();
-    if unseen.is_empty() || gathered.scope.is_none() {
+    if unseen.is_empty() || doctor_answers.scope.is_none() {
         return None;
     }
     let (count, ids) = (unseen.len(), join_some(&unseen));
@@ -123,7 +123,7 @@ fn missing_finding(
             Some(vmid) => unseen.contains(&vmid),
             None => matches!(note.reason, UnknownReason::ListEmpty | UnknownReason::ListShrunken),
         };
-        let why = answers.reading.iter().flat_map(|taken| &taken.notes).find(is_about_them);
+        let why = answers.reading.iter().flat_map(|reading| &reading.notes).find(is_about_them);
         let why = why.map_or_else(String::new, |note| format!(" ({})", EscapedText(&note.text)));
         DoctorFinding::new("guests", FindingLevel::Warn, format!("{count} of {all} cannot be read, and may exist: {ids}{why}"))
             .with_remedy("see `may-read`; if that is in order, take a new reading")
@@ -242,8 +242,8 @@ fn fencing_finding(status: Option<&str>, is_needed: bool) -> Option<DoctorFindin
 }
 
 /// Pending changes in configs. Whether they are declared is not checked here.
-fn pending_finding(gathered: &DoctorAnswers, rows: &[&ObservedGuest]) -> Option<DoctorFinding> {
-    gathered.scope.as_ref()?;
+fn pending_finding(doctor_answers: &DoctorAnswers, rows: &[&ObservedGuest]) -> Option<DoctorFinding> {
+    doctor_answers.scope.as_ref()?;
     if rows.len() > DETAILS_MAX {
         let found = format!("pending changes were not read because there are more than {DETAILS_MAX} guests");
         return Some(DoctorFinding::new("pending", FindingLevel::Unknown, found));

@@ -92,35 +92,35 @@ pub(super) fn verb_status<'g>(held: &HeldPrivileges<'g>, verb: PrivilegedVerb, m
             needs.push(need);
         }
     }
-    let mut standing = VerbStatus::default();
+    let mut status = VerbStatus::default();
     for need in needs {
-        judge_need(held, need, guests, &mut standing);
+        judge_need(held, need, guests, &mut status);
     }
-    standing
+    status
 }
 
-fn judge_need<'g>(held: &HeldPrivileges<'g>, need: &'static PrivilegeNeed, guests: &[(Vmid, GuestKind)], standing: &mut VerbStatus<'g>) {
+fn judge_need<'g>(held: &HeldPrivileges<'g>, need: &'static PrivilegeNeed, guests: &[(Vmid, GuestKind)], status: &mut VerbStatus<'g>) {
     let is_met = |own: &PrivilegeSet<'_>| need.any_of.iter().any(|privilege| own.contains(privilege));
-    let lack = |guests| MissingPrivilege { need, guests };
+    let missing = |guests| MissingPrivilege { need, guests };
     match need.on {
         PrivilegePath::Root if is_met(&held.privileges_on("/", SpreadFilter::Any)) => {}
         PrivilegePath::NewGuest if is_met(&held.privileges_on("/vms", SpreadFilter::Below)) => {}
         PrivilegePath::Guest if guests.is_empty() && is_met(&held.privileges_on("/vms", SpreadFilter::Below)) => {}
-        PrivilegePath::Root | PrivilegePath::NewGuest => standing.lacks.push(lack(Vec::new())),
-        PrivilegePath::Guest if guests.is_empty() => standing.lacks.push(lack(Vec::new())),
+        PrivilegePath::Root | PrivilegePath::NewGuest => status.lacks.push(missing(Vec::new())),
+        PrivilegePath::Guest if guests.is_empty() => status.lacks.push(missing(Vec::new())),
         PrivilegePath::Guest => {
-            let mut lacking = Vec::new();
+            let mut unmet_guests = Vec::new();
             for (vmid, _) in guests.iter().filter(|(_, kind)| need.kind.is_none_or(|own| own == *kind)) {
                 match held.privileges_on_guest(*vmid) {
                     Some(own) if is_met(&own) => {}
-                    Some(_) => lacking.push(*vmid),
+                    Some(_) => unmet_guests.push(*vmid),
                     None => {
-                        standing.unknown.insert(*vmid);
+                        status.unknown.insert(*vmid);
                     }
                 }
             }
-            if !lacking.is_empty() {
-                standing.lacks.push(lack(lacking));
+            if !unmet_guests.is_empty() {
+                status.lacks.push(missing(unmet_guests));
             }
         }
         PrivilegePath::Storage | PrivilegePath::Bridge => {
@@ -130,9 +130,9 @@ fn judge_need<'g>(held: &HeldPrivileges<'g>, need: &'static PrivilegeNeed, guest
             }
             let only = held.paths_meeting(start, need);
             if only.is_empty() {
-                standing.lacks.push(lack(Vec::new()));
+                status.lacks.push(missing(Vec::new()));
             }
-            standing.confined_to.extend(only);
+            status.confined_to.extend(only);
         }
     }
 }

@@ -133,18 +133,18 @@ impl RequiredVerbs {
     /// Reading of every declared guest, and the verbs of its possible steps.
     #[must_use]
     pub fn from_desired(desired: &Desired) -> Self {
-        let mut wants = Self { verbs: BTreeMap::from([(PrivilegedVerb::Read, BTreeSet::new())]), tags: BTreeSet::new() };
+        let mut required = Self { verbs: BTreeMap::from([(PrivilegedVerb::Read, BTreeSet::new())]), tags: BTreeSet::new() };
         for guest in desired.guests() {
             for verb in required_verbs(guest) {
-                wants.verbs.entry(verb).or_default().insert(guest.vmid);
+                required.verbs.entry(verb).or_default().insert(guest.vmid);
             }
             let declared = guest.config.iter().filter_map(|setting| match &setting.wanted {
                 Some(FieldValue::Tags(tags)) => Some(tags),
                 _ => None,
             });
-            wants.tags.extend(declared.flat_map(WordSet::iter).map(Into::into));
+            required.tags.extend(declared.flat_map(WordSet::iter).map(Into::into));
         }
-        wants
+        required
     }
 
     /// The guests that need a verb; `None` if there are none.

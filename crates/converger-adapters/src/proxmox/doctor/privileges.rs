@@ -15,19 +15,19 @@ use super::privilege_needs::{PrivilegePath, PrivilegedVerb};
 use super::{DoctorReport, token, unreadable_finding};
 use crate::proxmox::codec::Permissions;
 
-pub(super) fn examine_privileges(gathered: &DoctorAnswers, answers: &EnvironmentAnswers) -> DoctorReport {
+pub(super) fn examine_privileges(doctor_answers: &DoctorAnswers, answers: &EnvironmentAnswers) -> DoctorReport {
     let dump = match &answers.permissions {
         Ok(dump) => dump,
         Err(failure) => {
             return DoctorReport { findings: vec![unreadable_finding("may-read", "the permissions of the token", failure)], grant: None };
         }
     };
-    let (shown, all, none) = (listed_guests(&answers.reading), answers.guests.ids().iter().copied().collect(), BTreeMap::new());
-    let held = HeldPrivileges { dump, individual: &answers.hidden_permissions, shown: &shown };
+    let (listed, all, none) = (listed_guests(&answers.reading), answers.guests.ids().iter().copied().collect(), BTreeMap::new());
+    let held = HeldPrivileges { dump, individual: &answers.hidden_permissions, shown: &listed };
     let owner = answers.owner.as_ref().ok().map(|dump| owner_privileges(dump, &none, &all));
     let grantee = GrantTarget {
-        token: &gathered.token,
-        separated: token::token_state(&gathered.token, answers).map(|state| state.separated),
+        token: &doctor_answers.token,
+        separated: token::token_state(&doctor_answers.token, answers).map(|state| state.separated),
         held,
         owner,
         roles: answers.roles.as_ref().ok(),
@@ -36,29 +36,29 @@ pub(super) fn examine_privileges(gathered: &DoctorAnswers, answers: &Environment
     let guests = guest_kinds(answers);
     let has_qemu = guests.is_empty() || guests.iter().any(|(_, kind)| *kind == GuestKind::Qemu);
     let verbs = PrivilegedVerb::ALL.into_iter().filter(|verb| has_qemu || *verb != PrivilegedVerb::SetBoot);
-    let asked = verbs.filter_map(|verb| Some((verb, guests_needing(gathered, verb, &guests)?)));
-    let standings: Vec<(PrivilegedVerb, VerbStatus<'_>)> =
-        asked.map(|(verb, guests)| (verb, verb_status(&held, verb, grantee.major, &guests))).collect();
-    let findings = standings.iter().map(|(verb, standing)| verb_finding(*verb, standing, &grantee)).collect();
-    DoctorReport { findings, grant: grant_remedy(&standings, &grantee) }
+    let needed_verbs = verbs.filter_map(|verb| Some((verb, guests_needing(doctor_answers, verb, &guests)?)));
+    let statuses: Vec<(PrivilegedVerb, VerbStatus<'_>)> =
+        needed_verbs.map(|(verb, guests)| (verb, verb_status(&held, verb, grantee.major, &guests))).collect();
+    let findings = statuses.iter().map(|(verb, status)| verb_finding(*verb, status, &grantee)).collect();
+    DoctorReport { findings, grant: grant_remedy(&statuses, &grantee) }
 }
 
 /// The guests that need a verb; `None` if it is not needed. Without a declared state, every verb may be needed.
-fn guests_needing(gathered: &DoctorAnswers, verb: PrivilegedVerb, guests: &[(Vmid, GuestKind)]) -> Option<Vec<(Vmid, GuestKind)>> {
-    let Some(wants) = &gathered.wants else { return Some(guests.to_vec()) };
-    let own = wants.guests(verb)?;
+fn guests_needing(doctor_answers: &DoctorAnswers, verb: PrivilegedVerb, guests: &[(Vmid, GuestKind)]) -> Option<Vec<(Vmid, GuestKind)>> {
+    let Some(required_verbs) = &doctor_answers.wants else { return Some(guests.to_vec()) };
+    let own = required_verbs.guests(verb)?;
     Some(guests.iter().filter(|(vmid, _)| own.contains(vmid)).copied().collect())
 }
 
 /// One remedy that grants everything that plans may need.
-fn grant_remedy(standings: &[(PrivilegedVerb, VerbStatus<'_>)], grantee: &GrantTarget<'_>) -> Option<Remedy> {
-    let planned = standings.iter().filter(|(verb, _)| verb.is_planned());
-    let lacks: Vec<MissingPrivilege> = planned.flat_map(|(_, standing)| standing.lacks.iter().cloned()).collect();
-    if lacks.is_empty() {
+fn grant_remedy(statuses: &[(PrivilegedVerb, VerbStatus<'_>)], grantee: &GrantTarget<'_>) -> Option<Remedy> {
+    let planned = statuses.iter().filter(|(verb, _)| verb.is_planned());
+    let missing_privileges: Vec<MissingPrivilege> = planned.flat_map(|(_, status)| status.lacks.iter().cloned()).collect();
+    if missing_privileges.is_empty() {
         return None;
     }
-    let granting = grantee.grant_lines(&lacks);
-    let reads = lacks.iter().any(|lack| lack.need.verb == PrivilegedVerb::Read);
+    let granting = grantee.grant_lines(&missing_privileges);
+    let reads = missing_privileges.iter().any(|missing| missing.need.verb == PrivilegedVerb::Read);
     let least = if reads { "ConvergerRead is enough" } else { "none of this is needed" };
     let text = format!("{}; for audits alone {least}", with_pool_advice(grant_advice(grantee).to_owned(), &granting));
     Some(Remedy { text, lines: granting.lines })
@@ -71,24 +71,24 @@ fn owner_privileges<'g>(dump: &'g Permissions, none: &'g BTreeMap<Vmid, Permissi
 
 /// The examined guests with their kinds; unlisted guests count as virtual machines.
 fn guest_kinds(answers: &EnvironmentAnswers) -> Vec<(Vmid, GuestKind)> {
-    let rows = answers.reading.iter().flat_map(|taken| taken.observation.guests.iter());
+    let rows = answers.reading.iter().flat_map(|reading| reading.observation.guests.iter());
     let seen: BTreeMap<Vmid, GuestKind> = rows.map(|row| (row.vmid, row.kind)).collect();
     answers.guests.ids().iter().map(|vmid| (*vmid, seen.get(vmid).copied().unwrap_or(GuestKind::Qemu))).collect()
 }
 
-fn verb_finding(verb: PrivilegedVerb, standing: &VerbStatus<'_>, grantee: &GrantTarget<'_>) -> DoctorFinding {
+fn verb_finding(verb: PrivilegedVerb, status: &VerbStatus<'_>, grantee: &GrantTarget<'_>) -> DoctorFinding {
     let what = verb.description();
-    if !standing.lacks.is_empty() {
-        return missing_finding(verb, standing, grantee);
+    if !status.lacks.is_empty() {
+        return missing_finding(verb, status, grantee);
     }
-    if !standing.unknown.is_empty() {
-        let found = format!("it is unknown whether it may {what}: {}", join_some(&standing.unknown));
+    if !status.unknown.is_empty() {
+        let found = format!("it is unknown whether it may {what}: {}", join_some(&status.unknown));
         let level = if verb.is_planned() { FindingLevel::Unknown } else { FindingLevel::Unneeded };
         return DoctorFinding::new(verb.check_name(), level, found)
             .with_part(privilege_use(verb))
             .with_remedy("they are not listed, and they are too many to check one by one");
     }
-    let only = match standing.confined_to.as_slice() {
+    let only = match status.confined_to.as_slice() {
         [] => String::new(),
         paths => format!(", but only on {}", join_some(paths.iter().map(|path| super::quote_foreign(path)))),
     };
@@ -99,10 +99,10 @@ fn privilege_use(verb: PrivilegedVerb) -> PrivilegeUse {
     if verb.is_planned() { PrivilegeUse::Apply } else { PrivilegeUse::Request }
 }
 
-fn missing_finding(verb: PrivilegedVerb, standing: &VerbStatus<'_>, grantee: &GrantTarget<'_>) -> DoctorFinding {
-    let lacks: Vec<String> = standing.lacks.iter().map(describe_missing).collect();
-    let found = format!("it may not {}: {}", verb.description(), lacks.join("; "));
-    let granting = grantee.grant_lines(&standing.lacks);
+fn missing_finding(verb: PrivilegedVerb, status: &VerbStatus<'_>, grantee: &GrantTarget<'_>) -> DoctorFinding {
+    let missing_texts: Vec<String> = status.lacks.iter().map(describe_missing).collect();
+    let found = format!("it may not {}: {}", verb.description(), missing_texts.join("; "));
+    let granting = grantee.grant_lines(&status.lacks);
     let (level, text) = match verb {
         PrivilegedVerb::Read => (FindingLevel::Fail, grant_advice(grantee).to_owned()),
         _ if verb.is_planned() => (FindingLevel::Warn, with_pool_advice("if it should, grant it".to_owned(), &granting)),
@@ -137,16 +137,16 @@ fn grant_advice(grantee: &GrantTarget<'_>) -> &'static str {
     }
 }
 
-fn describe_missing(lack: &MissingPrivilege) -> String {
-    let privilege = lack.need.any_of.join(" or ");
-    match lack.need.on {
+fn describe_missing(missing: &MissingPrivilege) -> String {
+    let privilege = missing.need.any_of.join(" or ");
+    match missing.need.on {
         PrivilegePath::Root => format!("{privilege} on / is missing"),
         PrivilegePath::NewGuest => format!("{privilege} on /vms is missing, for new guests"),
         PrivilegePath::Storage => format!("{privilege} is missing on /storage"),
         PrivilegePath::Bridge => format!("{privilege} is missing on /sdn/zones"),
-        PrivilegePath::Guest if lack.guests.is_empty() => format!("{privilege} on /vms is missing"),
+        PrivilegePath::Guest if missing.guests.is_empty() => format!("{privilege} on /vms is missing"),
         PrivilegePath::Guest => {
-            format!("{privilege} is missing on {} ({})", count_noun(lack.guests.len(), "guest"), join_some(&lack.guests))
+            format!("{privilege} is missing on {} ({})", count_noun(missing.guests.len(), "guest"), join_some(&missing.guests))
         }
     }
 }

@@ -7,8 +7,8 @@ use super::gather::{DoctorAnswers, EnvironmentAnswers};
 use super::{quote_foreign, unreadable_finding};
 use crate::proxmox::codec::TagOptions;
 
-pub(super) fn findings(gathered: &DoctorAnswers, answers: &EnvironmentAnswers) -> Vec<DoctorFinding> {
-    let Some(tags) = gathered.wants.as_ref().map(|wants| wants.tags()) else { return Vec::new() };
+pub(super) fn findings(doctor_answers: &DoctorAnswers, answers: &EnvironmentAnswers) -> Vec<DoctorFinding> {
+    let Some(tags) = doctor_answers.wants.as_ref().map(|required_verbs| required_verbs.tags()) else { return Vec::new() };
     let options = match &answers.tag_options {
         None => return Vec::new(),
         Some(Err(failure)) => {

@@ -11,36 +11,36 @@ use converger_core::timestamp;
 /// A token or user that expires sooner is worth a warning.
 const ENDS_SOON_SECS: u64 = 14 * 86_400;
 
-pub(super) fn token_findings(gathered: &DoctorAnswers) -> Vec<DoctorFinding> {
-    let mut findings: Vec<DoctorFinding> = refused_finding(gathered).into_iter().collect();
-    let Some(answers) = &gathered.answers else { return findings };
+pub(super) fn token_findings(doctor_answers: &DoctorAnswers) -> Vec<DoctorFinding> {
+    let mut findings: Vec<DoctorFinding> = refused_finding(doctor_answers).into_iter().collect();
+    let Some(answers) = &doctor_answers.answers else { return findings };
     if findings.is_empty() {
         findings.push(DoctorFinding::new(
             "token",
             FindingLevel::Ok,
-            format!("{} is accepted at {}", quote_foreign(gathered.token.as_str()), answers.place),
+            format!("{} is accepted at {}", quote_foreign(doctor_answers.token.as_str()), answers.place),
         ));
     }
-    findings.extend(separation_finding(gathered, answers));
-    findings.extend(answers.user.as_ref().ok().and_then(|user| expiry_finding(gathered, user)));
+    findings.extend(separation_finding(doctor_answers, answers));
+    findings.extend(answers.user.as_ref().ok().and_then(|user| expiry_finding(doctor_answers, user)));
     findings
 }
 
 /// Proxmox does not say why it rejects a token; all causes have the same response.
-fn refused_finding(gathered: &DoctorAnswers) -> Option<DoctorFinding> {
-    let is_refused =
-        |unasked: &VersionFailure| matches!(unasked, VersionFailure::Failed(failure) if failure.cause == FailureCause::Unauthenticated);
-    let places = gathered.endpoints.iter().filter(|seen| seen.version.as_ref().is_err_and(is_refused)).map(|seen| seen.place.as_str());
-    let places: Vec<&str> = places.collect();
-    if places.is_empty() {
+fn refused_finding(doctor_answers: &DoctorAnswers) -> Option<DoctorFinding> {
+    let is_refused = |version_failure: &VersionFailure| matches!(version_failure, VersionFailure::Failed(failure) if failure.cause == FailureCause::Unauthenticated);
+    let endpoint_names =
+        doctor_answers.endpoints.iter().filter(|seen| seen.version.as_ref().is_err_and(is_refused)).map(|seen| seen.place.as_str());
+    let endpoint_names: Vec<&str> = endpoint_names.collect();
+    if endpoint_names.is_empty() {
         return None;
     }
-    let (token, places) = (quote_foreign(gathered.token.as_str()), places.join(", "));
-    let user = quote(gathered.token.user());
+    let (token, endpoint_names) = (quote_foreign(doctor_answers.token.as_str()), endpoint_names.join(", "));
+    let user = quote(doctor_answers.token.user());
     let text = "Proxmox does not say why: the secret is wrong, the token or its user does not exist or has expired, or the user is \
                 disabled. Find both in these lists, and compare the secret with the one shown when the token was created";
     Some(
-        DoctorFinding::new("token", FindingLevel::Fail, format!("{token} is not accepted at {places}"))
+        DoctorFinding::new("token", FindingLevel::Fail, format!("{token} is not accepted at {endpoint_names}"))
             .with_remedy(text)
             .with_line(RemedyTarget::Node, format!("pveum user token list {user}"))
             .with_line(RemedyTarget::Node, "pveum user list"),
@@ -54,12 +54,12 @@ pub(super) fn token_state(token: &TokenId, answers: &EnvironmentAnswers) -> Opti
 }
 
 /// Whether the token has privilege separation. Separation without ACL entries of its own is the most frequent problem of new tokens.
-fn separation_finding(gathered: &DoctorAnswers, answers: &EnvironmentAnswers) -> Option<DoctorFinding> {
+fn separation_finding(doctor_answers: &DoctorAnswers, answers: &EnvironmentAnswers) -> Option<DoctorFinding> {
     let held = answers.permissions.as_ref().ok()?;
-    let user = quote_foreign(gathered.token.user());
-    let state = token_state(&gathered.token, answers);
+    let user = quote_foreign(doctor_answers.token.user());
+    let state = token_state(&doctor_answers.token, answers);
     if held.0.is_empty() {
-        return Some(no_privileges_finding(gathered, state, answers.owner.as_ref().ok()));
+        return Some(no_privileges_finding(doctor_answers, state, answers.owner.as_ref().ok()));
     }
     let found = match state?.separated {
         true => format!("it has its own privileges, limited by those of {user} (privilege separation)"),
@@ -68,8 +68,8 @@ fn separation_finding(gathered: &DoctorAnswers, answers: &EnvironmentAnswers) ->
     Some(DoctorFinding::new("token-separation", FindingLevel::Ok, found))
 }
 
-fn no_privileges_finding(gathered: &DoctorAnswers, state: Option<TokenState>, owner: Option<&Permissions>) -> DoctorFinding {
-    let user = quote_foreign(gathered.token.user());
+fn no_privileges_finding(doctor_answers: &DoctorAnswers, state: Option<TokenState>, owner: Option<&Permissions>) -> DoctorFinding {
+    let user = quote_foreign(doctor_answers.token.user());
     let is_separated = state.map(|state| state.separated);
     let why = match (is_separated, owner) {
         (Some(false), _) => format!("it has the privileges of {user}, who has none"),
@@ -85,26 +85,29 @@ fn no_privileges_finding(gathered: &DoctorAnswers, state: Option<TokenState>, ow
         .with_remedy("grant the privileges listed under `may-read` below")
 }
 
-fn expiry_finding(gathered: &DoctorAnswers, user: &ProxmoxUser) -> Option<DoctorFinding> {
-    let name = gathered.token.as_str().split_once('!').map(|(_, name)| name)?;
+fn expiry_finding(doctor_answers: &DoctorAnswers, user: &ProxmoxUser) -> Option<DoctorFinding> {
+    let name = doctor_answers.token.as_str().split_once('!').map(|(_, name)| name)?;
     // A token that the response does not mention exists nevertheless: it was accepted.
     let token = user.tokens.get(name).map_or(Expiry::Unclear, |token| token.expiry);
-    let said = [(token, "the token"), (user.expiry, "its user")];
-    let soonest = said.iter().filter_map(|(expiry, who)| if let Expiry::At(secs) = expiry { Some((*secs, *who)) } else { None }).min();
-    let unclear = said.iter().find(|(expiry, _)| *expiry == Expiry::Unclear);
-    let Some((secs, who)) = soonest else {
+    let expiries = [(token, "the token"), (user.expiry, "its user")];
+    let soonest =
+        expiries.iter().filter_map(|(expiry, subject)| if let Expiry::At(secs) = expiry { Some((*secs, *subject)) } else { None }).min();
+    let unclear = expiries.iter().find(|(expiry, _)| *expiry == Expiry::Unclear);
+    let Some((secs, subject)) = soonest else {
         return Some(match unclear {
             None => DoctorFinding::new("token-expiry", FindingLevel::Ok, "neither the token nor its user expires"),
-            Some((_, who)) => DoctorFinding::new("token-expiry", FindingLevel::Unknown, format!("Proxmox does not say when {who} expires")),
+            Some((_, subject)) => {
+                DoctorFinding::new("token-expiry", FindingLevel::Unknown, format!("Proxmox does not say when {subject} expires"))
+            }
         });
     };
-    let found = format!("{who} expires on {}", timestamp::format_date(secs));
-    let is_soon = secs.saturating_sub(gathered.now_secs) <= ENDS_SOON_SECS;
+    let found = format!("{subject} expires on {}", timestamp::format_date(secs));
+    let is_soon = secs.saturating_sub(doctor_answers.now_secs) <= ENDS_SOON_SECS;
     if !is_soon {
         return Some(DoctorFinding::new("token-expiry", FindingLevel::Ok, found));
     }
-    let own = quote(gathered.token.user());
-    let line = match who {
+    let own = quote(doctor_answers.token.user());
+    let line = match subject {
         "the token" => format!("pveum user token modify {own} {} --expire 0", quote(name)),
         _ => format!("pveum user modify {own} --expire 0"),
     };

@@ -29,7 +29,7 @@ const STALLS_MAX: usize = 4;
 pub(super) async fn read_details<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,
     wanted: Vec<(GuestPath, ReadDetail)>,
-    answering: &BTreeSet<NodeName>,
+    answering_nodes: &BTreeSet<NodeName>,
     progress: ReadProgress<'_>,
 ) -> BTreeMap<Vmid, DetailResult> {
     let counter = ReadCounter::start(wanted.len(), progress);
@@ -38,11 +38,12 @@ pub(super) async fn read_details<E: ProxmoxTransport>(
         queues.entry(guest.node.clone()).or_default().push_back((guest, detail));
     }
     // Such a node has returned a list, so it cannot be reported as not responding at all.
-    let lanes: Vec<NodeReads> = queues.into_iter().map(|(node, queue)| NodeReads::new(queue, answering.contains(&node))).collect();
+    let reads_per_node: Vec<NodeReads> =
+        queues.into_iter().map(|(node, queue)| NodeReads::new(queue, answering_nodes.contains(&node))).collect();
     // Collected before joining, so that `join_all` knows their number and polls few of them in place.
-    let workers: Vec<&NodeReads> = lanes.iter().flat_map(|lane| std::iter::repeat_n(lane, REQUESTS_PER_NODE_MAX)).collect();
-    join_all(workers.into_iter().map(|lane| read_node_guests(session, lane, &counter))).await;
-    lanes.into_iter().flat_map(NodeReads::into_outcomes).collect()
+    let workers: Vec<&NodeReads> = reads_per_node.iter().flat_map(|reads| std::iter::repeat_n(reads, REQUESTS_PER_NODE_MAX)).collect();
+    join_all(workers.into_iter().map(|reads| read_node_guests(session, reads, &counter))).await;
+    reads_per_node.into_iter().flat_map(NodeReads::into_outcomes).collect()
 }
 
 /// At most this many reports of progress for one reading, whatever its size: each is an event for every subscriber.
@@ -90,67 +91,71 @@ struct NodeResponses {
 
 impl NodeReads {
     fn new(queue: VecDeque<(GuestPath, ReadDetail)>, answered: bool) -> Self {
-        let heard = NodeResponses { answered, unreached: None, stalls: 0, stalled: None };
-        Self { queue: Mutex::new(queue), responses: Mutex::new(heard), outcomes: Mutex::default() }
+        let responses = NodeResponses { answered, unreached: None, stalls: 0, stalled: None };
+        Self { queue: Mutex::new(queue), responses: Mutex::new(responses), outcomes: Mutex::default() }
     }
 
     fn next_guest(&self) -> Option<(GuestPath, ReadDetail)> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
-    fn with_responses<T>(&self, look: impl FnOnce(&mut NodeResponses) -> T) -> T {
-        look(&mut self.responses.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with_responses<T>(&self, action: impl FnOnce(&mut NodeResponses) -> T) -> T {
+        action(&mut self.responses.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn record_answer(&self) {
-        self.with_responses(|heard| (heard.answered, heard.stalls) = (true, 0));
+        self.with_responses(|responses| (responses.answered, responses.stalls) = (true, 0));
     }
 
     /// Whether the node is not asked any more. A node that has not responded yet is abandoned after the first timeout, unless the
     /// concurrent request gets a response.
     fn is_abandoned(&self) -> bool {
-        self.with_responses(|heard| heard.unreached.is_some() || heard.stalls >= if heard.answered { STALLS_MAX } else { 1 })
+        self.with_responses(|responses| {
+            responses.unreached.is_some() || responses.stalls >= if responses.answered { STALLS_MAX } else { 1 }
+        })
     }
 
     fn record_failure(&self, note: &ReadingNote) {
-        self.with_responses(|heard| match note.reason {
-            UnknownReason::NodeSilent => drop(heard.unreached.get_or_insert_with(|| note.text.clone())),
+        self.with_responses(|responses| match note.reason {
+            UnknownReason::NodeSilent => drop(responses.unreached.get_or_insert_with(|| note.text.clone())),
             UnknownReason::NoAnswer => {
-                heard.stalls += 1;
-                heard.stalled.get_or_insert_with(|| note.text.clone());
+                responses.stalls += 1;
+                responses.stalled.get_or_insert_with(|| note.text.clone());
             }
             // The node itself responded. A missing permission is reported before the request reaches the node, so it does not count.
-            UnknownReason::Gone | UnknownReason::Moved | UnknownReason::Unreadable => (heard.answered, heard.stalls) = (true, 0),
+            UnknownReason::Gone | UnknownReason::Moved | UnknownReason::Unreadable => (responses.answered, responses.stalls) = (true, 0),
             _ => {}
         });
     }
 
     /// If nothing came from the node at all, the node is reported as not responding, and not the single guests.
     fn into_outcomes(self) -> BTreeMap<Vmid, DetailResult> {
-        let heard = self.responses.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let responses = self.responses.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut outcomes = self.outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let unasked = self.queue.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let said = heard.stalled.clone().unwrap_or_default();
+        let remaining = self.queue.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let failure_text = responses.stalled.clone().unwrap_or_default();
         outcomes.extend(
-            unasked.iter().map(|(guest, _)| (guest.vmid, Err(ReadingNote::for_guest(guest.vmid, UnknownReason::NoAnswer, said.as_str())))),
+            remaining
+                .iter()
+                .map(|(guest, _)| (guest.vmid, Err(ReadingNote::for_guest(guest.vmid, UnknownReason::NoAnswer, failure_text.as_str())))),
         );
-        let silent = heard.unreached.or(heard.stalled.filter(|_| !heard.answered));
+        let node_failure = responses.unreached.or(responses.stalled.filter(|_| !responses.answered));
         for note in outcomes.values_mut().filter_map(|outcome| outcome.as_mut().err()) {
-            if let Some(said) = silent.as_ref().filter(|_| note.reason == UnknownReason::NoAnswer) {
-                *note = ReadingNote { reason: UnknownReason::NodeSilent, text: said.clone(), ..*note };
+            if let Some(failure_text) = node_failure.as_ref().filter(|_| note.reason == UnknownReason::NoAnswer) {
+                *note = ReadingNote { reason: UnknownReason::NodeSilent, text: failure_text.clone(), ..*note };
             }
         }
         outcomes
     }
 }
 
-async fn read_node_guests<E: ProxmoxTransport>(session: &ProxmoxSession<E>, lane: &NodeReads, counter: &ReadCounter<'_>) {
-    while let Some((guest, detail)) = lane.next_guest() {
+async fn read_node_guests<E: ProxmoxTransport>(session: &ProxmoxSession<E>, reads: &NodeReads, counter: &ReadCounter<'_>) {
+    while let Some((guest, detail)) = reads.next_guest() {
         let vmid = guest.vmid;
-        let outcome = read_guest(session, lane, guest, detail).await.inspect_err(|note| lane.record_failure(note));
-        lane.outcomes.lock().unwrap_or_else(PoisonError::into_inner).insert(vmid, outcome);
+        let outcome = read_guest(session, reads, guest, detail).await.inspect_err(|note| reads.record_failure(note));
+        reads.outcomes.lock().unwrap_or_else(PoisonError::into_inner).insert(vmid, outcome);
         counter.count_guest();
-        if lane.is_abandoned() {
+        if reads.is_abandoned() {
             return;
         }
     }
@@ -158,11 +163,11 @@ async fn read_node_guests<E: ProxmoxTransport>(session: &ProxmoxSession<E>, lane
 
 async fn read_guest<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,
-    lane: &NodeReads,
+    reads: &NodeReads,
     guest: GuestPath,
     detail: ReadDetail,
 ) -> DetailResult {
-    match read_config_and_status(session, lane, &guest, detail).await {
+    match read_config_and_status(session, reads, &guest, detail).await {
         Ok(detailed) => Ok(detailed),
         Err(failure) => Err(failure_note(session, &guest, failure).await),
     }
@@ -172,15 +177,15 @@ async fn read_guest<E: ProxmoxTransport>(
 /// exists before and after also exists in between. A config alone is one response and is read once.
 async fn read_config_and_status<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,
-    lane: &NodeReads,
+    reads: &NodeReads,
     guest: &GuestPath,
     detail: ReadDetail,
 ) -> Result<GuestDetails, ProxmoxFailure> {
-    let first = read_config(session, guest.clone()).await.inspect(|_| lane.record_answer())?;
+    let first = read_config(session, guest.clone()).await.inspect(|_| reads.record_answer())?;
     match detail {
         ReadDetail::ConfigAndStatus => {
-            let status = read_status(session, guest.clone()).await.inspect(|_| lane.record_answer())?;
-            let config = read_config(session, guest.clone()).await.inspect(|_| lane.record_answer())?;
+            let status = read_status(session, guest.clone()).await.inspect(|_| reads.record_answer())?;
+            let config = read_config(session, guest.clone()).await.inspect(|_| reads.record_answer())?;
             Ok(GuestDetails { status: Some(NodeStatus { is_of_same_guest: is_same_guest(&first, &config), status }), config })
         }
         ReadDetail::Config | ReadDetail::None => Ok(GuestDetails { config: first, status: None }),
@@ -217,26 +222,29 @@ async fn read_config<E: ProxmoxTransport>(session: &ProxmoxSession<E>, guest: Gu
 /// Why a guest could not be read. A node reports a missing guest only for itself; whether the id is free distinguishes a deleted guest from
 /// a moved one.
 async fn failure_note<E: ProxmoxTransport>(session: &ProxmoxSession<E>, guest: &GuestPath, failure: ProxmoxFailure) -> ReadingNote {
-    let said = failure.without_endpoint_name(session.endpoint_name());
+    let failure_text = failure.without_endpoint_name(session.endpoint_name());
     match UnknownReason::from_failure(&failure) {
         _ if failure.cause == FailureCause::NoSuchGuest => {}
         // Reported once for all guests of the node.
-        reason @ (UnknownReason::NodeSilent | UnknownReason::NoAnswer) => return ReadingNote::for_guest(guest.vmid, reason, said),
-        reason => return ReadingNote::for_guest(guest.vmid, reason, describe_failure(guest, &said)),
+        reason @ (UnknownReason::NodeSilent | UnknownReason::NoAnswer) => return ReadingNote::for_guest(guest.vmid, reason, failure_text),
+        reason => return ReadingNote::for_guest(guest.vmid, reason, describe_failure(guest, &failure_text)),
     }
     match session.call(&ProxmoxCommand::Read(ProxmoxRead::NextId(guest.vmid))).await {
         Ok(ProxmoxEvent::NextId(IdAvailability::Free)) => {
-            ReadingNote::for_guest(guest.vmid, UnknownReason::Gone, describe_failure(guest, &said))
+            ReadingNote::for_guest(guest.vmid, UnknownReason::Gone, describe_failure(guest, &failure_text))
         }
-        Ok(_) => ReadingNote::for_guest(guest.vmid, UnknownReason::Moved, describe_failure(guest, &said)),
+        Ok(_) => ReadingNote::for_guest(guest.vmid, UnknownReason::Moved, describe_failure(guest, &failure_text)),
         // Neither deleted nor moved is proven.
         Err(failure) => {
-            let and = format!("{said}, and cannot read whether its id is free: {}", failure.without_endpoint_name(session.endpoint_name()));
+            let and = format!(
+                "{failure_text}, and cannot read whether its id is free: {}",
+                failure.without_endpoint_name(session.endpoint_name())
+            );
             ReadingNote::for_guest(guest.vmid, UnknownReason::Unreadable, describe_failure(guest, &and))
         }
     }
 }
 
-fn describe_failure(guest: &GuestPath, said: &str) -> String {
-    format!("guest {} on node {}: {said}", guest.vmid, guest.node.as_str())
+fn describe_failure(guest: &GuestPath, failure_text: &str) -> String {
+    format!("guest {} on node {}: {failure_text}", guest.vmid, guest.node.as_str())
 }

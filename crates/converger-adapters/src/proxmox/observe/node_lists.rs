@@ -103,11 +103,11 @@ impl NodeLists {
     /// Notes about lists that are not trusted and about late reports to the cluster.
     pub(super) fn notes(&self, guests: &[&GuestResource]) -> Vec<ReadingNote> {
         let short = self.0.iter().flat_map(|(node, own)| {
-            own.short.iter().map(move |(kind, lacking)| {
+            own.short.iter().map(move |(kind, missing_count)| {
                 let (kind, node) = (kind.word(), node.as_str());
                 ReadingNote::for_reading(
                     UnknownReason::ListShrunken,
-                    format!("the {kind} list of node {node} lacks {lacking} guests that the cluster lists there"),
+                    format!("the {kind} list of node {node} lacks {missing_count} guests that the cluster lists there"),
                 )
             })
         });
@@ -128,10 +128,10 @@ impl OwnLists {
         let kinds: BTreeSet<GuestKind> = guests.iter().map(|guest| guest.kind).collect();
         let mut own = Self::default();
         for kind in kinds {
-            let silent = own.lists.values().find(|list| matches!(list, Err(failure) if failure.reason == UnknownReason::NodeSilent));
-            let list = match silent {
+            let silent_list = own.lists.values().find(|list| matches!(list, Err(failure) if failure.reason == UnknownReason::NodeSilent));
+            let list = match silent_list {
                 // A node that does not respond is not asked again.
-                Some(silent) => silent.clone(),
+                Some(silent_list) => silent_list.clone(),
                 None => {
                     let has_answered = is_local || own.lists.values().any(Result::is_ok);
                     read_list(session, ProxmoxRead::NodeGuests { node: node.clone(), kind }, has_answered).await
@@ -161,12 +161,12 @@ impl OwnLists {
 
     /// How many of these guests a list lacks, if they are too many to read one by one.
     fn count_lacking(&self, guests: &[&GuestResource]) -> BTreeMap<GuestKind, usize> {
-        let mut lacking: BTreeMap<GuestKind, usize> = BTreeMap::new();
+        let mut missing_counts: BTreeMap<GuestKind, usize> = BTreeMap::new();
         for guest in guests.iter().filter(|guest| matches!(self.row_of(guest), OwnRow::Absent)) {
-            *lacking.entry(guest.kind).or_default() += 1;
+            *missing_counts.entry(guest.kind).or_default() += 1;
         }
-        lacking.retain(|_, count| *count > PROOFS_MAX);
-        lacking
+        missing_counts.retain(|_, count| *count > PROOFS_MAX);
+        missing_counts
     }
 }
 
@@ -253,13 +253,13 @@ async fn read_list<E: ProxmoxTransport>(session: &ProxmoxSession<E>, read: Proxm
 }
 
 /// A node that has never responded counts as not responding; one that has responded before only failed to return this list.
-fn list_failure(failure: &ProxmoxFailure, place: &str, has_answered: bool) -> ListFailure {
+fn list_failure(failure: &ProxmoxFailure, endpoint_name: &str, has_answered: bool) -> ListFailure {
     let reason = match UnknownReason::from_failure(failure) {
         UnknownReason::NoAnswer if !has_answered => UnknownReason::NodeSilent,
         reason @ (UnknownReason::NodeSilent | UnknownReason::NoAnswer) => reason,
         _ => UnknownReason::NodeListUnread,
     };
-    ListFailure { reason, text: failure.without_endpoint_name(place) }
+    ListFailure { reason, text: failure.without_endpoint_name(endpoint_name) }
 }
 
 /// A full list contains the monitor state of every guest; a row without it is invalid.

@@ -19,7 +19,7 @@ const IDS_MAX: usize = 10;
 pub(super) fn notes_of_rows<'r>(
     rows: impl Iterator<Item = &'r ObservedGuest>,
     nodes: &[ObservedNode],
-    came: &BTreeMap<(usize, UnknownReason), String>,
+    failure_texts: &BTreeMap<(usize, UnknownReason), String>,
 ) -> Vec<ReadingNote> {
     let mut notes = Vec::new();
     let mut of_nodes: BTreeMap<(usize, UnknownReason), Vec<Vmid>> = BTreeMap::new();
@@ -39,13 +39,15 @@ pub(super) fn notes_of_rows<'r>(
     }
     notes.extend(of_nodes.into_iter().filter_map(|((index, reason), ids)| {
         let node = nodes.get(index)?.name.as_str();
-        let text = match (reason, came.get(&(index, reason))) {
-            (UnknownReason::NodeSilent, Some(said)) => {
-                format!("node {node} does not respond ({said}); unknown on it: {}", list_guests(&ids))
+        let text = match (reason, failure_texts.get(&(index, reason))) {
+            (UnknownReason::NodeSilent, Some(failure_text)) => {
+                format!("node {node} does not respond ({failure_text}); unknown on it: {}", list_guests(&ids))
             }
-            (UnknownReason::NoAnswer, Some(said)) => format!("node {node} responds, but not for {} ({said})", list_guests(&ids)),
-            (UnknownReason::NodeListUnread, Some(said)) => {
-                format!("node {node} does not list its guests ({said}); unknown on it: {}", list_guests(&ids))
+            (UnknownReason::NoAnswer, Some(failure_text)) => {
+                format!("node {node} responds, but not for {} ({failure_text})", list_guests(&ids))
+            }
+            (UnknownReason::NodeListUnread, Some(failure_text)) => {
+                format!("node {node} does not list its guests ({failure_text}); unknown on it: {}", list_guests(&ids))
             }
             (UnknownReason::NotReported, _) => format!("node {node} does not report the run state of {}", list_guests(&ids)),
             _ => format!("node {node} is offline; unknown on it: {}", list_guests(&ids)),
@@ -57,8 +59,8 @@ pub(super) fn notes_of_rows<'r>(
 
 /// A note about a guest whose state in Proxmox is neither running nor stopped.
 fn unclear_state_note(row: &ObservedGuest) -> Option<ReadingNote> {
-    let word = row.run_state.as_deref()?;
-    let text = || format!("guest {}: its state in Proxmox is `{}`", row.vmid, EscapedText(word));
+    let run_state = row.run_state.as_deref()?;
+    let text = || format!("guest {}: its state in Proxmox is `{}`", row.vmid, EscapedText(run_state));
     (row.status == unknown_status(UnknownReason::RunStateUnclear))
         .then(|| ReadingNote::for_guest(row.vmid, UnknownReason::RunStateUnclear, text()))
 }
@@ -66,12 +68,12 @@ fn unclear_state_note(row: &ObservedGuest) -> Option<ReadingNote> {
 /// Formats ids as "guest 101", "guests 101 and 102" or "guests 101, 102 and 14 more".
 fn list_guests(ids: &[Vmid]) -> String {
     let noun = if ids.len() == 1 { "guest" } else { "guests" };
-    let mut words: Vec<String> = ids.iter().take(IDS_MAX).map(ToString::to_string).collect();
+    let mut id_texts: Vec<String> = ids.iter().take(IDS_MAX).map(ToString::to_string).collect();
     let last = match ids.len().checked_sub(IDS_MAX) {
         Some(more) if more > 0 => format!("{more} more"),
-        _ => words.pop().unwrap_or_default(),
+        _ => id_texts.pop().unwrap_or_default(),
     };
-    if words.is_empty() { format!("{noun} {last}") } else { format!("{noun} {} and {last}", words.join(", ")) }
+    if id_texts.is_empty() { format!("{noun} {last}") } else { format!("{noun} {} and {last}", id_texts.join(", ")) }
 }
 
 #[cfg(test)]

@@ -95,12 +95,12 @@ fn unconfirmed(resource: GuestResource, node: usize, reason: UnknownReason) -> O
 
 /// If the lists contradict each other, the node's list is right, because the node inspected the process on request.
 fn from_own_node(resource: GuestResource, own: &NodeGuest, node: usize) -> ObservedGuest {
-    let finer = is_finer(&resource, own).then(|| resource.status.clone());
-    let word = finer.unwrap_or_else(|| own.word());
+    let detailed_status = is_finer(&resource, own).then(|| resource.status.clone());
+    let run_state = detailed_status.unwrap_or_else(|| own.word());
     let ha = Reading::Read(resource.ha_state.clone().map(|state| HaState { state: Some(state) }));
     let mut row = row_from_list(resource, node, true);
-    row.status = ObservedStatus::from_word(&word);
-    row.run_state = Some(word);
+    row.status = ObservedStatus::from_word(&run_state);
+    row.run_state = Some(run_state);
     row.name.clone_from(&own.name);
     (row.cpus, row.maxmem) = (own.cpus, own.maxmem);
     row.source = Some("node-list".into());
@@ -146,12 +146,12 @@ pub(super) fn complete_row(row: &mut ObservedGuest, detailed: GuestDetails) -> O
     let GuestDetails { config, status } = detailed;
     let config = *config;
     let name = config.name.clone().unwrap_or_else(|| fallback_name(row.kind, row.vmid));
-    let names = [row.name.as_deref(), status.as_ref().and_then(|told| told.status.name.as_deref())];
+    let names = [row.name.as_deref(), status.as_ref().and_then(|node_status| node_status.status.name.as_deref())];
     let is_renamed = names.into_iter().flatten().any(|other| other != &*name);
     row.name = Some(name);
-    let is_another = status.as_ref().is_some_and(|told| !told.is_of_same_guest);
-    if let Some(told) = status {
-        apply_status(row, told.status);
+    let is_another = status.as_ref().is_some_and(|node_status| !node_status.is_of_same_guest);
+    if let Some(node_status) = status {
+        apply_status(row, node_status.status);
     }
     let values = match config.config {
         _ if is_renamed => return Some(mark_unknown(row, UnknownReason::Renamed)),

@@ -239,9 +239,9 @@ mod tests {
     #[test]
     fn observer_docs_explain_every_reason() {
         let page = include_str!("../../../../../docs/adapters.md");
-        let lacking: Vec<&str> =
+        let undocumented: Vec<&str> =
             UnknownReason::ALL.map(UnknownReason::word).into_iter().filter(|word| !page.contains(&format!("\n| `{word}` |"))).collect();
-        assert_eq!(lacking, [""; 0]);
+        assert_eq!(undocumented, [""; 0]);
     }
 
     #[test]

@@ -92,19 +92,20 @@ fn g12_a_pending_change_is_ours_if_the_journal_wrote_it_to_this_guest() {
 fn g12_own_pending_writes_do_not_refuse_a_power_step() {
     let four = json!([{ "key": "cores", "value": 4 }]);
     let vmid = Vmid::new(100).expect("an id");
-    let ours = |cores| Rules::default().with_own_writes(vec![OwnWrite::new(vmid, Field::Cores, Some(&FieldValue::Count(cores)))]);
+    let rules_with_own_write =
+        |cores| Rules::default().with_own_writes(vec![OwnWrite::new(vmid, Field::Cores, Some(&FieldValue::Count(cores)))]);
     let stop = |pending: &Json, rules: Rules| planned(json!({ "state": "stopped" }), pending.clone(), UUID, rules);
     assert!(stop_refused(&stop(&four, Rules::default())), "the writer is unknown");
-    assert!(stop_refused(&stop(&four, ours(8))), "another value was not written by this program");
+    assert!(stop_refused(&stop(&four, rules_with_own_write(8))), "another value was not written by this program");
     assert!(
-        stop_refused(&stop(&json!([{ "key": "cores", "value": 4 }, { "key": "net0" }]), ours(4))),
+        stop_refused(&stop(&json!([{ "key": "cores", "value": 4 }, { "key": "net0" }]), rules_with_own_write(4))),
         "another key was not written by this program"
     );
-    let plan = stop(&four, ours(4));
+    let plan = stop(&four, rules_with_own_write(4));
     assert!(!stop_refused(&plan));
 
     // The check right before sending decides alike.
-    let (operation, terms) = operation(&plan, 1);
+    let (operation, context) = operation(&plan, 1);
     let live =
         LiveStatus { status: ObservedStatus::Known(RunState::Running), word: "running".into(), lock: None, ha: None, uptime_secs: None };
     let config = |waiting: u32| LiveConfig {
@@ -119,8 +120,8 @@ fn g12_own_pending_writes_do_not_refuse_a_power_step() {
         protection: false,
         revision: ConfigRevision::new("d1"),
     };
-    assert_eq!(decide_send(&operation, &terms, &live, &config(4)), SendDecision::Send);
+    assert_eq!(decide_send(&operation, &context, &live, &config(4)), SendDecision::Send);
     assert!(
-        matches!(decide_send(&operation, &terms, &live, &config(8)), SendDecision::Refused(refusal) if refusal.code() == crate::refusal::RefusalCode::ConfigPending)
+        matches!(decide_send(&operation, &context, &live, &config(8)), SendDecision::Refused(refusal) if refusal.code() == crate::refusal::RefusalCode::ConfigPending)
     );
 }

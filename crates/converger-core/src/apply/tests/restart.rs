@@ -91,9 +91,9 @@ fn check_decision(operation: &(Operation, CheckContext), state: RunState, config
 #[test]
 fn does_not_stop_a_guest_when_the_restart_reason_is_gone() {
     let (stale, pending) = (RefusalCode::PlanStale.word(), RefusalCode::ConfigPending.word());
-    for (stop, words) in [("shutdown", vec!["reboot"]), ("hard", vec!["stop", "start"])] {
+    for (stop, changes) in [("shutdown", vec!["reboot"]), ("hard", vec!["stop", "start"])] {
         let steps = restart_operations(stop);
-        assert_eq!(steps.iter().map(|step| step.0.step.change.word()).collect::<Vec<_>>(), words);
+        assert_eq!(steps.iter().map(|step| step.0.step.change.word()).collect::<Vec<_>>(), changes);
         let first = &steps[0];
         check_decision(first, RunState::Running, &live_config(2, Some(Some(4))), "go");
         check_decision(first, RunState::Running, &live_config(4, None), "not needed");
@@ -166,8 +166,8 @@ fn stored_restart_without_values_is_still_readable() {
     let read = parse_operation(old.as_bytes()).expect("it is whole");
     assert!(read.is_storable());
     assert_eq!(operation_text(&read), old);
-    let StepReason::RestartForConfig(awaited) = &read.step.reason else { panic!("{:?}", read.step.reason) };
-    assert_eq!((awaited[0].field, &awaited[0].value), (Field::Cores, &None));
+    let StepReason::RestartForConfig(restart_fields) = &read.step.reason else { panic!("{:?}", read.step.reason) };
+    assert_eq!((restart_fields[0].field, &restart_fields[0].value), (Field::Cores, &None));
     check_promise_kept(&read, &live_config(2, None), true);
     check_promise_kept(&read, &live_config(2, Some(Some(4))), false);
     for broken in
@@ -176,6 +176,6 @@ fn stored_restart_without_values_is_still_readable() {
         let text = text.replace(r#""restart_to":{"cores":4}"#, broken);
         assert!(parse_operation(text.as_bytes()).is_err(), "{broken}");
     }
-    let unasked = text.replace(r#""restart_for":["cores"],"#, "");
-    assert!(parse_operation(unasked.as_bytes()).is_err(), "{unasked}");
+    let without_fields = text.replace(r#""restart_for":["cores"],"#, "");
+    assert!(parse_operation(without_fields.as_bytes()).is_err(), "{without_fields}");
 }

@@ -69,7 +69,7 @@ impl RecordedPlan {
 
     /// What differs from this plan to a later one of the same environment, in the order of the ids.
     #[must_use]
-    pub fn guest_differences(&self, now: &Self, narrowed: GuestOmission) -> Vec<GuestDifference> {
+    pub fn guest_differences(&self, now: &Self, omission: GuestOmission) -> Vec<GuestDifference> {
         // Guests of two environments are not compared: an id means another guest in each.
         if self.environment != now.environment {
             return Vec::new();
@@ -79,7 +79,7 @@ impl RecordedPlan {
             let (then, now) = (self.guests.get(&vmid), now.guests.get(&vmid));
             let kind = match (then, now) {
                 (Some(then), Some(now)) if then.is_equivalent_to(now) => return None,
-                (Some(_), None) if narrowed == GuestOmission::Allowed => return None,
+                (Some(_), None) if omission == GuestOmission::Allowed => return None,
                 (Some(_), Some(_)) => DifferenceKind::Changed,
                 (Some(_), None) => DifferenceKind::Removed,
                 (None, _) => DifferenceKind::Added,

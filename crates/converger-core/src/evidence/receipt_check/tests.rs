@@ -26,36 +26,39 @@ fn sample_entries() -> (IndexedEntries, Vec<Vec<u8>>) {
     };
     let decision = Decision { inputs: inputs.clone(), plan, judgement };
     let bundle = AdmissionBundle::new("ann", decision, admission, &[]).to_canonical_json().expect("serialises");
-    let word = |text| Slug::new(text).expect("a word");
+    let slug = |text| Slug::new(text).expect("a word");
     let started = RunStart { id: run.clone(), environment: environment.clone(), plan, by: "ann".into(), at_ms, boot: None };
     let (id, other) = (found.id.clone(), OperationId::new("another").expect("an id"));
     let outcome = Outcome::new_held(FailureCode::RunLeft, ReleaseCondition::Person, Findings::default());
     let entries = [
         LedgerEntry::RunStarted { run: started, inputs },
         LedgerEntry::PlanMade { run: run.clone(), plan, judgement, at_ms },
-        LedgerEntry::Approved { run: run.clone(), plan, by: "ann".into(), how: word("digest"), names: Box::default(), at_ms },
-        LedgerEntry::Admitted { run, plan, bundle: Digest::of_bytes(&bundle), answer: word("admitted"), at_ms },
+        LedgerEntry::Approved { run: run.clone(), plan, by: "ann".into(), how: slug("digest"), names: Box::default(), at_ms },
+        LedgerEntry::Admitted { run, plan, bundle: Digest::of_bytes(&bundle), answer: slug("admitted"), at_ms },
         LedgerEntry::Record(JournalRecord::Intent { operation: Box::new(Operation { plan, ..found }), at_ms }),
         LedgerEntry::Recovery { environment, operations: [id.clone(), other].into(), at_ms },
         LedgerEntry::Record(JournalRecord::Ended { id: id.clone(), outcome, at_ms }),
         LedgerEntry::Record(JournalRecord::Resolved { id, resolution: Resolution::Done, by: "bob".into(), reason: "seen".into(), at_ms }),
     ];
     let entries = entries.iter().map(|entry| write_entry(entry).expect("serialises"));
-    ((0..).map(|place| 10 + 3 * place).zip(entries).collect(), vec![bundle])
+    ((0..).map(|number| 10 + 3 * number).zip(entries).collect(), vec![bundle])
 }
 
-fn check_entries(entries: &[(u64, Vec<u8>)], kept: &[Vec<u8>]) -> Result<OperationProof, LedgerFault> {
-    OperationProof::from_entries(entries.iter().map(|(index, entry)| (*index, entry.as_slice())), kept)
+fn check_entries(entries: &[(u64, Vec<u8>)], attachments: &[Vec<u8>]) -> Result<OperationProof, LedgerFault> {
+    OperationProof::from_entries(entries.iter().map(|(index, entry)| (*index, entry.as_slice())), attachments)
 }
 
 #[test]
 fn proves_an_operation_that_was_held_recovered_and_resolved() {
-    let (entries, kept) = sample_entries();
-    let proof = check_entries(&entries, &kept).expect("proven");
+    let (entries, attachments) = sample_entries();
+    let proof = check_entries(&entries, &attachments).expect("proven");
     assert_eq!(proof.recoveries, [25]);
     assert_eq!(proof.history.resolved.as_ref().map(|resolved| resolved.resolution), Some(Resolution::Done));
-    assert_eq!(proof.admissions.iter().map(|weighed| (weighed.index, weighed.approvals.len())).collect::<Vec<_>>(), [(19, 1)]);
-    assert_eq!(proof.bundle_digests().collect::<Vec<_>>(), kept.iter().map(|kept| Digest::of_bytes(kept)).collect::<Vec<_>>());
+    assert_eq!(proof.admissions.iter().map(|admission| (admission.index, admission.approvals.len())).collect::<Vec<_>>(), [(19, 1)]);
+    assert_eq!(
+        proof.bundle_digests().collect::<Vec<_>>(),
+        attachments.iter().map(|attachment| Digest::of_bytes(attachment)).collect::<Vec<_>>()
+    );
     for (_, bytes) in &entries {
         let entry = parse_entry(bytes).expect("an entry");
         assert!(belongs_to_proof(&entry, proof.history.id(), &proof.run.id), "{entry:?}");
@@ -65,11 +68,11 @@ fn proves_an_operation_that_was_held_recovered_and_resolved() {
 
 #[test]
 fn detects_every_missing_entry_that_an_operation_must_have() {
-    let (entries, kept) = sample_entries();
+    let (entries, attachments) = sample_entries();
     let left = |at: usize| {
         let mut entries = entries.clone();
         entries.remove(at);
-        check_entries(&entries, &kept).map(drop).map_err(|wrong| (wrong.code, wrong.index))
+        check_entries(&entries, &attachments).map(drop).map_err(|wrong| (wrong.code, wrong.index))
     };
     let found: Vec<_> = (0..entries.len()).map(left).collect();
     let (broken, missing) = (FailureCode::IntegrityViolation, FailureCode::EvidenceMissing);
@@ -77,24 +80,24 @@ fn detects_every_missing_entry_that_an_operation_must_have() {
     let expected =
         [Err((broken, 13)), Err((broken, 19)), Err((broken, 19)), Err((missing, 22)), Err((broken, 25)), Ok(()), Err((broken, 31)), Ok(())];
     assert_eq!(found, expected);
-    assert_eq!(check_entries(&entries[..6], &kept).map_err(|wrong| (wrong.code, wrong.index)), Err((missing, 25)));
-    assert_eq!(check_entries(&[], &kept).map_err(|wrong| wrong.code), Err(missing));
+    assert_eq!(check_entries(&entries[..6], &attachments).map_err(|wrong| (wrong.code, wrong.index)), Err((missing, 25)));
+    assert_eq!(check_entries(&[], &attachments).map_err(|wrong| wrong.code), Err(missing));
 }
 
 #[test]
 fn refuses_entries_of_other_operations() {
-    let (entries, kept) = sample_entries();
+    let (entries, attachments) = sample_entries();
     let hold =
         br#"{"at_ms":7,"kind":"hold","schema":"converger.entry/1","what":{"by":"ann","environment":"lab","guest":100,"reason":"disk"}}"#;
     for at in [0, 4, 8] {
         let mut entries = entries.clone();
         entries.insert(at, (9, hold.to_vec()));
-        assert_eq!(check_entries(&entries, &kept).map_err(|wrong| wrong.code), Err(FailureCode::IntegrityViolation), "{at}");
+        assert_eq!(check_entries(&entries, &attachments).map_err(|wrong| wrong.code), Err(FailureCode::IntegrityViolation), "{at}");
     }
     // Decisions of the run after the operation started do not admit it.
     let mut late = entries.clone();
     late.push((40, entries[2].1.clone()));
-    assert!(check_entries(&late, &kept).is_err());
+    assert!(check_entries(&late, &attachments).is_err());
     // A recovery of other operations.
     let mut other = entries.clone();
     let text = String::from_utf8(other[5].1.clone()).expect("text");
@@ -102,5 +105,5 @@ fn refuses_entries_of_other_operations() {
         .ok()
         .and_then(|entry| if let LedgerEntry::Record(record) = entry { Some(record.id().clone()) } else { None });
     other[5].1 = text.replace(id.expect("a record").as_str(), "somebody").into_bytes();
-    assert!(check_entries(&other, &kept).is_err());
+    assert!(check_entries(&other, &attachments).is_err());
 }

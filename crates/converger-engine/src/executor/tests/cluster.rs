@@ -85,9 +85,9 @@ impl Clock for TestClusterClock {
     }
 
     fn monotonic_ms(&self) -> u64 {
-        let act = self.0.lock().on_clock_reads.pop_front();
-        if let Some(act) = act {
-            act();
+        let callback = self.0.lock().on_clock_reads.pop_front();
+        if let Some(callback) = callback {
+            callback();
         }
         self.now_ms()
     }
@@ -123,18 +123,18 @@ impl TestCluster {
         self.lock().unresponsive_guests.push(vmid);
     }
 
-    pub(super) fn on_first_send(&self, act: impl FnOnce() + Send + 'static) {
-        self.lock().on_send = Some(Box::new(act));
+    pub(super) fn on_first_send(&self, callback: impl FnOnce() + Send + 'static) {
+        self.lock().on_send = Some(Box::new(callback));
     }
 
     /// Runs a hook while the first change waits for its permit.
-    pub(super) fn on_first_permit(&self, act: impl FnOnce() + Send + 'static) {
-        self.lock().on_permit = Some(Box::new(act));
+    pub(super) fn on_first_permit(&self, callback: impl FnOnce() + Send + 'static) {
+        self.lock().on_permit = Some(Box::new(callback));
     }
 
     /// Runs a hook between the next clock read and the one after it.
-    pub(super) fn after_next_clock_read(&self, act: impl FnOnce() + Send + 'static) {
-        self.lock().on_clock_reads = VecDeque::from([Box::new(|| ()) as Box<dyn FnOnce() + Send>, Box::new(act)]);
+    pub(super) fn after_next_clock_read(&self, callback: impl FnOnce() + Send + 'static) {
+        self.lock().on_clock_reads = VecDeque::from([Box::new(|| ()) as Box<dyn FnOnce() + Send>, Box::new(callback)]);
     }
 
     /// From the request with this number on, counted from now, there are no responses.
@@ -224,24 +224,24 @@ impl TestClusterState {
         }
     }
 
-    fn respond(&mut self, ask: &EnvRequest) -> EnvResponse {
+    fn respond(&mut self, request: &EnvRequest) -> EnvResponse {
         self.finish_due_tasks();
-        match (ask, self.current_node.clone()) {
-            (EnvRequest::Status(place) | EnvRequest::Config(place), Some(home)) if place.node != home => {
+        match (request, self.current_node.clone()) {
+            (EnvRequest::Status(address) | EnvRequest::Config(address), Some(current_node)) if address.node != current_node => {
                 EnvResponse::GuestNotFound(testing::test_fault(EnvFaultKind::GuestNotFound))
             }
             (EnvRequest::Locate(vmid), Some(node)) => EnvResponse::Located(Some(GuestAddress { node, kind: GuestKind::Qemu, vmid: *vmid })),
-            _ => self.respond_on_node(ask),
+            _ => self.respond_on_node(request),
         }
     }
 
-    fn respond_on_node(&mut self, ask: &EnvRequest) -> EnvResponse {
-        match ask {
+    fn respond_on_node(&mut self, request: &EnvRequest) -> EnvResponse {
+        match request {
             EnvRequest::Cluster => testing::cluster_response(),
-            EnvRequest::Status(place) => EnvResponse::Status(self.live_status(place.vmid.get())),
-            EnvRequest::Config(place) => EnvResponse::Config(Box::new(self.live_config(place.vmid.get()))),
+            EnvRequest::Status(address) => EnvResponse::Status(self.live_status(address.vmid.get())),
+            EnvRequest::Config(address) => EnvResponse::Config(Box::new(self.live_config(address.vmid.get()))),
             EnvRequest::Locate(_) => EnvResponse::Located(None),
-            EnvRequest::Send { address: place, change, .. } => EnvResponse::Sent(self.start_task(place.vmid.get(), change)),
+            EnvRequest::Send { address, change, .. } => EnvResponse::Sent(self.start_task(address.vmid.get(), change)),
             EnvRequest::Task(task) => EnvResponse::Task(match self.tasks.iter().find(|own| own.id == *task) {
                 Some(own) if self.unresponsive_guests.contains(&own.vmid) => {
                     TaskState::Failed { cause: testing::test_fault(EnvFaultKind::ShutdownTimeout), age_secs: None }
@@ -250,9 +250,9 @@ impl TestClusterState {
                 Some(_) => TaskState::Running,
                 None => TaskState::Ended { warnings: 0, age_secs: None },
             }),
-            EnvRequest::Tasks { address: place, .. } => {
-                let ours = self.tasks.iter().filter(|task| task.vmid == place.vmid.get());
-                EnvResponse::Tasks(ours.map(|task| testing::running_task(task.id.as_str())).collect())
+            EnvRequest::Tasks { address, .. } => {
+                let guest_tasks = self.tasks.iter().filter(|task| task.vmid == address.vmid.get());
+                EnvResponse::Tasks(guest_tasks.map(|task| testing::running_task(task.id.as_str())).collect())
             }
         }
     }
@@ -273,8 +273,8 @@ impl TestClusterState {
         assert!(self.tasks.iter().all(|task| task.vmid != vmid || task.is_failed), "two operations on guest {vmid} at once (G12)");
         self.sent.push((vmid, change.word().to_owned()));
         let number = self.sent.len();
-        if let Some(act) = self.on_send.take() {
-            act();
+        if let Some(callback) = self.on_send.take() {
+            callback();
         }
         let sent = match change {
             Change::ConfigSet(fields) => self.write_config(vmid, fields),
@@ -307,9 +307,9 @@ impl Actuator for TestCluster {
     type Permit = ();
 
     async fn acquire_permit(&self, _place: GuestAddress) -> Result<(), EnvFault> {
-        let act = self.lock().on_permit.take();
-        if let Some(act) = act {
-            act();
+        let callback = self.lock().on_permit.take();
+        if let Some(callback) = callback {
+            callback();
             // Wait a while longer, so that other tasks continue.
             for _ in 0..10 {
                 tokio::task::yield_now().await;
@@ -318,17 +318,17 @@ impl Actuator for TestCluster {
         Ok(())
     }
 
-    async fn send(&self, (): (), ask: EnvRequest) -> EnvResponse {
-        self.request(ask).await
+    async fn send(&self, (): (), request: EnvRequest) -> EnvResponse {
+        self.request(request).await
     }
 
-    async fn request(&self, ask: EnvRequest) -> EnvResponse {
+    async fn request(&self, request: EnvRequest) -> EnvResponse {
         let answer = {
             let mut inner = self.lock();
             inner.request_count += 1;
             let is_dead = inner.dies_at.is_some_and(|at| inner.request_count >= at);
             // The request at which it dies is executed but not answered; later ones never arrive.
-            (!is_dead || inner.dies_at == Some(inner.request_count)).then(|| inner.respond(&ask)).filter(|_| !is_dead)
+            (!is_dead || inner.dies_at == Some(inner.request_count)).then(|| inner.respond(&request)).filter(|_| !is_dead)
         };
         match answer {
             Some(answer) => answer,

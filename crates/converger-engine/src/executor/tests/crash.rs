@@ -27,8 +27,8 @@ fn abandon_at_request(number: u64) -> (TestCluster, MemoryStore) {
         // Everything else continues as far as it can without the missing response; then the process ends.
         let mut run = Box::pin(process.submit(plan, run).wait());
         for _ in 0..5_000 {
-            let ended = std::future::poll_fn(|context| std::task::Poll::Ready(run.as_mut().poll(context).is_ready())).await;
-            if ended {
+            let is_finished = std::future::poll_fn(|context| std::task::Poll::Ready(run.as_mut().poll(context).is_ready())).await;
+            if is_finished {
                 break;
             }
             tokio::task::yield_now().await;
@@ -167,10 +167,13 @@ fn sends_nothing_more_after_a_failed_commit() {
             assert!(report.operations().iter().any(is_seen), "{fault:?} at {number}");
             // Every change that was sent has a durable intent.
             let store = store.crash();
-            for (vmid, word) in world.sent_changes() {
+            for (vmid, change) in world.sent_changes() {
                 let filter = OperationFilter { vmid: Vmid::new(u64::from(vmid)), ..OperationFilter::default() };
                 let known = block_on(store.operations(filter, 10)).expect("readable");
-                assert!(known.iter().any(|history| history.operation.step.change.word() == word), "{fault:?} at {number}: {vmid} {word}");
+                assert!(
+                    known.iter().any(|history| history.operation.step.change.word() == change),
+                    "{fault:?} at {number}: {vmid} {change}"
+                );
             }
             let report = apply_desired(&world, &store, "r2", Settings::default(), no_signal()).expect("the run begins");
             let is_well = |reported: &OperationReport| {

@@ -98,14 +98,14 @@ fn dropped_executor_finishes_submitted_runs_and_then_ends_its_task() {
 #[test]
 fn g12_operations_of_two_runs_on_one_guest_never_overlap() {
     let (world, store) = (initial_cluster(), MemoryStore::new());
-    let told = Arc::new(Mutex::new(Vec::new()));
+    let notice_log = Arc::new(Mutex::new(Vec::new()));
     let reports = block_on(async {
         let process = Process::start(&world, store.clone(), Settings::default(), no_signal());
         let mut pending = Vec::new();
         for name in ["r1", "r2", "r3"] {
             let plan = approve_plan(&desired_guests(), &initial_cluster());
             let run = start_run(&world, &store, &plan, name).expect("taken");
-            let (own, slot) = (Arc::clone(&told), process.executor.reserve_slot().expect("a slot"));
+            let (own, slot) = (Arc::clone(&notice_log), process.executor.reserve_slot().expect("a slot"));
             let on_notice: OnNotice = Box::new(move |notice| {
                 own.lock().expect("told").push((notice.operation.guest.vmid.get(), notice.operation.id.clone(), notice.phase));
             });
@@ -117,10 +117,10 @@ fn g12_operations_of_two_runs_on_one_guest_never_overlap() {
         }
         reports
     });
-    let told = told.lock().expect("told");
+    let notices = notice_log.lock().expect("told");
     for vmid in 100..=103 {
         let mut in_flight: Option<&OperationId> = None;
-        for (_, id, phase) in told.iter().filter(|(own, ..)| *own == vmid) {
+        for (_, id, phase) in notices.iter().filter(|(own, ..)| *own == vmid) {
             let is_not_run = in_flight != Some(id) && *phase == Phase::Ended;
             assert!(is_not_run || in_flight.is_none_or(|own| own == id), "{id} is {phase:?} while {in_flight:?} is in flight");
             in_flight = if is_not_run { in_flight } else { Some(id).filter(|_| *phase != Phase::Ended) };
@@ -350,9 +350,9 @@ fn g13_recovery_skips_operations_that_this_process_executes_also_those_whose_rep
             drop(process.submit(plan, run));
             let_others_work().await;
             assert_eq!(process.unsettled().await.expect("readable").len(), 1, "request {number}: it is in flight");
-            let asked = world.request_count();
+            let requests_before = world.request_count();
             let recovered = process.recover(Patience::default()).await.expect("readable");
-            assert_eq!((render_report(&recovered), world.request_count()), (Vec::new(), asked), "request {number}");
+            assert_eq!((render_report(&recovered), world.request_count()), (Vec::new(), requests_before), "request {number}");
             assert_eq!(process.unsettled().await.expect("readable").len(), 1, "request {number}: it was not given an end");
         });
     }

@@ -70,8 +70,8 @@ fn rejected_record_stops_the_run_and_reports_why() {
     });
     let report = apply_desired(&world, &store, "r1", serial_settings(), no_signal()).expect("the run begins");
     assert_eq!(render_report(&report)[0], "100 start: held journal-unwritable");
-    let said = report.operations()[0].outcome.findings().evidence.get("said");
-    assert_eq!(said, Some(&Fact::from("operation `r1-0`: it has ended already: failed")));
+    let recorded_error = report.operations()[0].outcome.findings().evidence.get("said");
+    assert_eq!(recorded_error, Some(&Fact::from("operation `r1-0`: it has ended already: failed")));
     assert!(render_report(&report)[1..].iter().all(|line| line.ends_with("not-run journal-unwritable")), "{:?}", render_report(&report));
     assert_eq!(world.send_counts(), [(100, 1)].into());
 }
@@ -104,9 +104,9 @@ fn g12_starts_nothing_on_a_guest_before_its_recovery_ends() {
     let plan =
         approve_plan(&desired_guests(), &TestCluster::new(&[(100, "stopped"), (101, "running"), (102, "running"), (103, "stopped")]));
     let run = start_run(&world, &store, &plan, "r2").expect("taken");
-    let told = Arc::new(Mutex::new(Vec::new()));
+    let notice_log = Arc::new(Mutex::new(Vec::new()));
     let listen = || -> OnNotice {
-        let own = Arc::clone(&told);
+        let own = Arc::clone(&notice_log);
         Box::new(move |notice| {
             own.lock().expect("told").push((notice.operation.guest.vmid.get(), notice.operation.run.as_str().to_owned(), notice.phase));
         })
@@ -122,11 +122,11 @@ fn g12_starts_nothing_on_a_guest_before_its_recovery_ends() {
         recovered.wait().await.expect("it is found out");
         applied.wait().await.expect("the run begins")
     });
-    let told = told.lock().expect("told");
-    let at = |run: &str, phase: Phase| told.iter().position(|own| *own == (100, run.to_owned(), phase)).expect("it was told");
-    assert!(at("r1", Phase::Ended) < at("r2", Phase::Recorded), "{told:?}");
-    let others = told.iter().position(|(vmid, run, _)| *vmid != 100 && run == "r2").expect("others were told");
-    assert!(others < at("r1", Phase::Ended), "others do not wait: {told:?}");
+    let notices = notice_log.lock().expect("told");
+    let at = |run: &str, phase: Phase| notices.iter().position(|own| *own == (100, run.to_owned(), phase)).expect("it was told");
+    assert!(at("r1", Phase::Ended) < at("r2", Phase::Recorded), "{notices:?}");
+    let others = notices.iter().position(|(vmid, run, _)| *vmid != 100 && run == "r2").expect("others were told");
+    assert!(others < at("r1", Phase::Ended), "others do not wait: {notices:?}");
     assert_eq!((report.end(), world.send_counts().get(&100)), (OperationEnd::Done, Some(&1)), "{:?}", render_report(&report));
 }
 
@@ -148,21 +148,21 @@ fn start_one(world: &TestCluster, store: &MemoryStore, signal: watch::Receiver<R
 /// Decision 0017: a hold or stop while a change waits for its permit takes effect before it is sent.
 #[test]
 fn g12_hold_or_stop_while_waiting_for_a_permit_prevents_sending() {
-    let said = |say: fn(MemoryStore, watch::Sender<RunSignal>)| {
+    let start_interrupted_by = |interrupt: fn(MemoryStore, watch::Sender<RunSignal>)| {
         let (world, store) = (TestCluster::new(&[(100, "stopped")]), MemoryStore::new());
         let (says, hears) = watch::channel(RunSignal::Continue);
         let own = store.clone();
-        world.on_first_permit(move || say(own, says));
+        world.on_first_permit(move || interrupt(own, says));
         start_one(&world, &store, hears)
     };
-    let held = said(|store, _| hold(&store));
+    let held = start_interrupted_by(|store, _| hold(&store));
     assert_eq!(held, ("100 start: refused guest-held".into(), 0));
-    let frozen = said(|store, _| {
+    let frozen = start_interrupted_by(|store, _| {
         let freeze = Freeze { environment: lab_environment(), by: "bob".into(), reason: "audit week".into(), at_ms: NOW_MS };
         assert!(store.commit_now(Batch::from(StoreWrite::Freeze(freeze))).is_ok());
     });
     assert_eq!(frozen, ("100 start: refused frozen".into(), 0));
-    let stopped = said(|_, says| says.send(RunSignal::Drain).expect("the executor listens"));
+    let stopped = start_interrupted_by(|_, says| says.send(RunSignal::Drain).expect("the executor listens"));
     assert_eq!(stopped, ("100 start: not-run run-stopped".into(), 0));
 }
 
@@ -176,8 +176,8 @@ fn g12_hold_after_an_expired_hold_check_prevents_sending() {
             hold(&own);
             clock.advance_time(ms);
         };
-        let looks = world.clone();
-        world.on_first_permit(move || looks.after_next_clock_read(held_late));
+        let cluster = world.clone();
+        world.on_first_permit(move || cluster.after_next_clock_read(held_late));
         start_one(&world, &store, no_signal())
     };
     assert_eq!(after(2_001), ("100 start: refused guest-held".into(), 0));
@@ -186,15 +186,15 @@ fn g12_hold_after_an_expired_hold_check_prevents_sending() {
 
 /// One operation with an idempotency key, as an action service would submit it.
 fn one_shot_operation(run: &str, key: &str, request: &str) -> (Operation, CheckContext) {
-    let (mut operation, terms) = testing::last_step_for("start");
+    let (mut operation, context) = testing::last_step_for("start");
     operation.id = OperationId::new(&format!("{run}-0")).expect("an id");
     operation.run = RunId::new(run).expect("an id");
     operation.source =
         OperationSource::OneShot { key: IdempotencyKey::new(key).expect("a key"), request: Digest::of_bytes(request.as_bytes()) };
-    (operation, terms)
+    (operation, context)
 }
 
-fn apply_one_shot(world: &TestCluster, store: &MemoryStore, (operation, terms): (Operation, CheckContext)) -> ExecutionReport {
+fn apply_one_shot(world: &TestCluster, store: &MemoryStore, (operation, context): (Operation, CheckContext)) -> ExecutionReport {
     let (id, environment, plan) = (operation.run.clone(), operation.environment.clone(), operation.plan);
     let run = RunStart { id: id.clone(), environment: environment.clone(), plan, by: "ann".into(), at_ms: NOW_MS, boot: None };
     let run = StoreWrite::RunStarted { run, inputs: Box::new(some_inputs()) };
@@ -205,7 +205,7 @@ fn apply_one_shot(world: &TestCluster, store: &MemoryStore, (operation, terms): 
     let slot = executor.reserve_slot().expect("a slot");
     // No plan leads to such an operation yet, so it is passed to the task directly.
     block_on(async {
-        let report = execution.submit_operations(vec![(operation, terms)], id, slot, Arc::new(world.clone()));
+        let report = execution.submit_operations(vec![(operation, context)], id, slot, Arc::new(world.clone()));
         drop(executor);
         execution.run().await;
         report.await.expect("answered").expect("the run begins")
@@ -261,11 +261,11 @@ fn unresponsive_shutdown_is_held_then_released_and_never_forced() {
     );
     for run in ["r2", "r3"] {
         let report = apply_desired(&world, &store.clone(), run, Settings::default(), no_signal()).expect("the run begins");
-        let told = render_report(&report);
-        assert_eq!(told, ["101 shutdown: failed shutdown-timeout", "101 shutdown: held shutdown-timeout"], "{run}");
+        let report_lines = render_report(&report);
+        assert_eq!(report_lines, ["101 shutdown: failed shutdown-timeout", "101 shutdown: held shutdown-timeout"], "{run}");
     }
-    let words: Vec<String> = world.sent_changes().into_iter().filter(|(vmid, _)| *vmid == 101).map(|(_, word)| word).collect();
-    assert_eq!(words, ["shutdown"; 3]);
+    let changes: Vec<String> = world.sent_changes().into_iter().filter(|(vmid, _)| *vmid == 101).map(|(_, change)| change).collect();
+    assert_eq!(changes, ["shutdown"; 3]);
 }
 
 /// A person resolves an operation while it is being read again: their resolution stands, and no other operation is stopped.
@@ -281,8 +281,8 @@ fn resolution_by_a_person_during_recovery_stops_no_other_operation() {
         let unsettled = process.executor.find_unsettled().await.expect("readable");
         let [held] = unsettled.histories() else { panic!("{unsettled:?}") };
         let (id, by, reason) = (held.operation.id.clone(), "ann".into(), "it went down at last, and was started again".into());
-        let said = JournalRecord::Resolved { id: id.clone(), resolution: Resolution::Done, by, reason, at_ms: NOW_MS };
-        let _ = store.commit_now(Batch::from(said)).expect("taken");
+        let resolution_record = JournalRecord::Resolved { id: id.clone(), resolution: Resolution::Done, by, reason, at_ms: NOW_MS };
+        let _ = store.commit_now(Batch::from(resolution_record)).expect("taken");
         let (actuator, patience) = (Arc::new(world.clone()), Patience::default());
         let recovery = RecoverySubmission { unsettled, actuator, patience, on_notice: Box::new(|_| ()) };
         let (recovered, applied) = (process.executor.recover(recovery), process.submit(plan, run));

@@ -85,15 +85,15 @@ impl OperationInvariants {
                 let id = self.history.as_ref().expect("marked before the intent was durable").operation.id.clone();
                 self.pending = Some(JournalRecord::Sending { id, at_ms: NOW_MS, up_ms: 0 });
             }
-            Some(OperationCommand::Request(ask)) => {
-                assert!(self.history.is_some(), "{} was requested before the intent was durable", ask.word());
+            Some(OperationCommand::Request(request)) => {
+                assert!(self.history.is_some(), "{} was requested before the intent was durable", request.word());
                 assert!(self.history.as_ref().is_some_and(|history| history.ended.is_none()) || is_recovered, "requested after its end");
-                self.send_count += u32::from(ask.is_mutation());
+                self.send_count += u32::from(request.is_mutation());
                 assert!(
-                    !ask.is_mutation() || self.history.as_ref().is_some_and(|history| history.sending.is_some()),
+                    !request.is_mutation() || self.history.as_ref().is_some_and(|history| history.sending.is_some()),
                     "sent without a mark"
                 );
-                assert!(self.send_count <= 1 && !(is_recovered && ask.is_mutation()), "sent twice");
+                assert!(self.send_count <= 1 && !(is_recovered && request.is_mutation()), "sent twice");
             }
             Some(OperationCommand::RecheckHolds) => {
                 assert!(self.history.is_some() && !is_recovered, "holds were rechecked before the intent was durable")
@@ -143,7 +143,7 @@ fn drive_to_end(rng: &mut Rng, mut state: OperationState, witness: &mut Operatio
                 OperationEvent::TaskOwnersFound(tasks.into_iter().filter(|_| rng.one_in(3)).collect())
             }
             Some(OperationCommand::Wait(_)) => OperationEvent::Woken,
-            Some(OperationCommand::Request(ask)) => random_response(rng, &ask),
+            Some(OperationCommand::Request(request)) => random_response(rng, &request),
         };
     }
     panic!("it did not end: {state:?}");
@@ -154,8 +154,8 @@ fn drive_new_operation(rng: &mut Rng, witness: &mut OperationInvariants) -> Oper
     drive_to_end(rng, state, witness)
 }
 
-fn random_response(rng: &mut Rng, ask: &EnvRequest) -> OperationEvent {
-    let fits = |answer: &&EnvResponse| match ask {
+fn random_response(rng: &mut Rng, request: &EnvRequest) -> OperationEvent {
+    let fits = |answer: &&EnvResponse| match request {
         EnvRequest::Cluster => matches!(answer, EnvResponse::Cluster(_) | EnvResponse::Unreadable(_)),
         EnvRequest::Status(_) => matches!(answer, EnvResponse::Status(_) | EnvResponse::GuestNotFound(_) | EnvResponse::Unreadable(_)),
         EnvRequest::Config(_) => matches!(answer, EnvResponse::Config(_) | EnvResponse::GuestNotFound(_) | EnvResponse::Unreadable(_)),
@@ -194,8 +194,10 @@ fn recovery_of_any_open_operation_sends_nothing_and_ends() {
             for _ in 0..3 {
                 let uptime = Uptime { boot: BootId::new(rng.pick_word(&["boot-1", "boot-2"])).expect("an id"), ms: rng.below(100_000) };
                 let uptime = (!rng.one_in(4)).then_some(&uptime);
-                let begun = witness.history.clone().map(|history| OperationHistory { boot: BootId::new("boot-1"), ..history });
-                let Some(state) = begun.and_then(|history| OperationState::recover(history, Patience::default(), uptime)) else { return };
+                let recorded_history = witness.history.clone().map(|history| OperationHistory { boot: BootId::new("boot-1"), ..history });
+                let Some(state) = recorded_history.and_then(|history| OperationState::recover(history, Patience::default(), uptime)) else {
+                    return;
+                };
                 witness.send_count = 0;
                 let state = drive_to_end(rng, state, &mut witness);
                 assert!(state.outcome().is_some() && witness.send_count == 0, "a recovered operation ends and sends nothing: {state:?}");

@@ -7,8 +7,8 @@ use converger_core::guest::GuestIdentity;
 use super::*;
 
 /// The history of an operation with its intent, and its task if one is given.
-fn open_history(word: &str, task: Option<&str>) -> OperationHistory {
-    let (operation, _) = last_step_for(word);
+fn open_history(change: &str, task: Option<&str>) -> OperationHistory {
+    let (operation, _) = last_step_for(change);
     let id = operation.id.clone();
     let mut history = OperationHistory::from_intent(Box::new(operation), NOW_MS);
     if let Some(task) = task {
@@ -17,8 +17,8 @@ fn open_history(word: &str, task: Option<&str>) -> OperationHistory {
     history
 }
 
-fn held_history(word: &str, task: Option<&str>, release: ReleaseCondition) -> OperationHistory {
-    let mut history = open_history(word, task);
+fn held_history(change: &str, task: Option<&str>, release: ReleaseCondition) -> OperationHistory {
+    let mut history = open_history(change, task);
     let outcome = Outcome::new_held(FailureCode::OutcomeUnread, release, Findings::default());
     let id: OperationId = history.operation.id.clone();
     history.add_record(JournalRecord::Ended { id, outcome, at_ms: NOW_MS }).expect("legal");
@@ -38,9 +38,9 @@ fn uptime_of_boot(boot: &str, ms: u64) -> Uptime {
 fn check_recovery(history: OperationHistory, answers: &[EnvResponse], trace: &str, ends: &str) -> OperationState {
     let state =
         OperationState::recover(history, Patience::default(), Some(&uptime_after_reboot())).expect("there is something to find out");
-    let (state, told) = play_responses(state, answers);
-    assert_eq!((told.join(", ").as_str(), render_end(&state).as_str()), (trace, ends));
-    assert!(!told.contains(&"send".to_owned()));
+    let (state, actual_trace) = play_responses(state, answers);
+    assert_eq!((actual_trace.join(", ").as_str(), render_end(&state).as_str()), (trace, ends));
+    assert!(!actual_trace.contains(&"send".to_owned()));
     state
 }
 
@@ -50,13 +50,13 @@ fn tasks_response(tasks: &[ObservedTask]) -> EnvResponse {
 
 #[test]
 fn s2_never_resends_after_a_lost_response() {
-    let lost = || EnvResponse::Sent(SendResult::MaybeExecuted(test_fault(EnvFaultKind::Other)));
+    let lost_response = || EnvResponse::Sent(SendResult::MaybeExecuted(test_fault(EnvFaultKind::Other)));
     let found = tasks_response(&[running_task("T1")]);
-    let answers = check_responses("stopped", &[lost(), found, task_ended_response(), status_response("running")]);
-    let told = "commit intent, cluster, status, config, send, tasks, commit tasked, task, status, commit ended, -";
-    let state = check_story("start", &answers, told, "done");
+    let answers = check_responses("stopped", &[lost_response(), found, task_ended_response(), status_response("running")]);
+    let expected_trace = "commit intent, cluster, status, config, send, tasks, commit tasked, task, status, commit ended, -";
+    let state = check_story("start", &answers, expected_trace, "done");
     assert_eq!(state.task(), Some(&test_task_id("T1")));
-    let answers = check_responses("stopped", &[lost(), tasks_response(&[]), status_response("running")]);
+    let answers = check_responses("stopped", &[lost_response(), tasks_response(&[]), status_response("running")]);
     check_story("start", &answers, "commit intent, cluster, status, config, send, tasks, status, commit ended, -", "done");
 }
 
@@ -72,7 +72,7 @@ fn change_without_trace_fails_after_repeated_lookups() {
     answers.extend(std::iter::repeat_n([tasks_response(&[]), status_response("stopped")], 20).flatten());
     let (state, trace) = play_responses(new_operation("start"), &answers);
     assert_eq!(render_end(&state), "failed not-carried-out");
-    assert_eq!(trace.iter().filter(|word| *word == "tasks").count(), Patience::default().lookup_waits_ms.len() + 1);
+    assert_eq!(trace.iter().filter(|command| *command == "tasks").count(), Patience::default().lookup_waits_ms.len() + 1);
     assert!(Patience::default().lookup_waits_ms.iter().sum::<u64>() > 30_000, "a hung daemon acts half a minute late");
 }
 
@@ -80,42 +80,44 @@ fn change_without_trace_fails_after_repeated_lookups() {
 /// adopted.
 #[test]
 fn s2_does_not_adopt_a_task_of_another_operation() {
-    let lost = EnvResponse::Sent(SendResult::MaybeExecuted(test_fault(EnvFaultKind::Other)));
+    let lost_response = EnvResponse::Sent(SendResult::MaybeExecuted(test_fault(EnvFaultKind::Other)));
     let both = tasks_response(&[ended_task("T1", 0), running_task("T2")]);
-    let told = |answers: &[EnvResponse], taken: &[&str]| {
+    let play_with_owners = |answers: &[EnvResponse], tasks_of_others: &[&str]| {
         let (mut state, mut answers) = (new_operation("start"), answers.iter());
-        let (mut event, mut asked) = (OperationEvent::Begin, Vec::new());
+        let (mut event, mut owner_queries) = (OperationEvent::Begin, Vec::new());
         loop {
             let (next, command) = step(state, event, NOW_MS);
             state = next;
             event = match command {
                 Some(OperationCommand::FindTaskOwners(tasks)) => {
-                    asked.push(tasks);
-                    OperationEvent::TaskOwnersFound(taken.iter().map(|name| test_task_id(name)).collect())
+                    owner_queries.push(tasks);
+                    OperationEvent::TaskOwnersFound(tasks_of_others.iter().map(|name| test_task_id(name)).collect())
                 }
                 Some(OperationCommand::Commit(_) | OperationCommand::Mark) => OperationEvent::Committed,
                 Some(OperationCommand::RecheckHolds) => OperationEvent::SendAllowed,
                 Some(OperationCommand::Wait(_)) => OperationEvent::Woken,
                 Some(OperationCommand::Request(_)) => match answers.next() {
                     Some(answer) => OperationEvent::Responded(answer.clone()),
-                    None => return (state, asked),
+                    None => return (state, owner_queries),
                 },
-                None => return (state, asked),
+                None => return (state, owner_queries),
             };
         }
     };
-    let (state, asked) =
-        told(&check_responses("stopped", &[lost.clone(), both.clone(), task_ended_response(), status_response("running")]), &["T1"]);
+    let (state, owner_queries) = play_with_owners(
+        &check_responses("stopped", &[lost_response.clone(), both.clone(), task_ended_response(), status_response("running")]),
+        &["T1"],
+    );
     assert_eq!((state.task(), render_end(&state).as_str()), (Some(&test_task_id("T2")), "done"));
-    assert_eq!(asked, [[test_task_id("T1"), test_task_id("T2")]]);
-    let (state, _) = told(&check_responses("stopped", &[lost.clone(), both.clone()]), &[]);
+    assert_eq!(owner_queries, [[test_task_id("T1"), test_task_id("T2")]]);
+    let (state, _) = play_with_owners(&check_responses("stopped", &[lost_response.clone(), both.clone()]), &[]);
     assert_eq!(render_end(&state), "held outcome-unclear (person)", "two tasks without an owner cannot be distinguished");
     let only = tasks_response(&[ended_task("T1", 0)]);
-    let mut answers = check_responses("stopped", &[lost]);
+    let mut answers = check_responses("stopped", &[lost_response]);
     answers.extend(std::iter::repeat_n([only, status_response("stopped")], 20).flatten());
-    let (state, asked) = told(&answers, &["T1"]);
+    let (state, owner_queries) = play_with_owners(&answers, &["T1"]);
     assert_eq!((state.task(), render_end(&state).as_str()), (None, "failed not-carried-out"));
-    assert_eq!(asked.len(), Patience::default().lookup_waits_ms.len() + 1, "the search takes as long as without these tasks");
+    assert_eq!(owner_queries.len(), Patience::default().lookup_waits_ms.len() + 1, "the search takes as long as without these tasks");
 }
 
 #[test]
@@ -157,10 +159,10 @@ fn adopts_a_task_that_appears_late() {
 
 #[test]
 fn verifies_a_lost_config_write_by_its_values() {
-    let lost = || EnvResponse::Sent(SendResult::MaybeExecuted(test_fault(EnvFaultKind::Other)));
-    let answers = check_responses("stopped", &[lost(), config_response(4)]);
+    let lost_response = || EnvResponse::Sent(SendResult::MaybeExecuted(test_fault(EnvFaultKind::Other)));
+    let answers = check_responses("stopped", &[lost_response(), config_response(4)]);
     check_story("config.set", &answers, "commit intent, cluster, status, config, send, config, commit ended, -", "done");
-    let mut answers = check_responses("stopped", &[lost()]);
+    let mut answers = check_responses("stopped", &[lost_response()]);
     answers.extend(std::iter::repeat_n(config_response(2), 20));
     let (state, _) = play_responses(new_operation("config.set"), &answers);
     assert_eq!(render_end(&state), "failed not-carried-out");
@@ -170,10 +172,10 @@ fn verifies_a_lost_config_write_by_its_values() {
 fn several_matching_tasks_are_held_for_a_person() {
     let two = tasks_response(&[ended_task("T1", 0), ended_task("T2", 0)]);
     check_recovery(open_history("start", None), &[two], "tasks, commit ended, -", "held outcome-unclear (person)");
-    let twice = tasks_response(&[running_task("T1"), ended_task("T1", 0)]);
+    let duplicate_tasks = tasks_response(&[running_task("T1"), ended_task("T1", 0)]);
     check_recovery(
         open_history("start", None),
-        &[twice, task_ended_response(), status_response("running"), config_response(2)],
+        &[duplicate_tasks, task_ended_response(), status_response("running"), config_response(2)],
         RECOVERY_TRACE,
         "done",
     );
@@ -186,19 +188,20 @@ fn g13_foreign_task_prevents_the_verdict_not_carried_out() {
         let task = if has_ended { ended_task("T1", 0) } else { running_task("T1") };
         tasks_response(&[ObservedTask { is_ours: false, ..task }])
     };
-    let looked = |task: &dyn Fn() -> EnvResponse, state: &str| {
-        let looks = std::iter::repeat_with(|| [task(), status_response(state), config_response(2)]).take(20).flatten().collect::<Vec<_>>();
+    let recovery_end = |task: &dyn Fn() -> EnvResponse, state: &str| {
+        let responses =
+            std::iter::repeat_with(|| [task(), status_response(state), config_response(2)]).take(20).flatten().collect::<Vec<_>>();
         let state = OperationState::recover(open_history("start", None), Patience::default(), Some(&uptime_after_reboot()))
             .expect("there is something to find out");
-        let (state, told) = play_responses_at(NOW_MS + LATE_ARRIVAL_MS, state, &looks);
-        assert!(!told.contains(&"send".to_owned()) && state.task().is_none(), "{told:?}");
+        let (state, trace) = play_responses_at(NOW_MS + LATE_ARRIVAL_MS, state, &responses);
+        assert!(!trace.contains(&"send".to_owned()) && state.task().is_none(), "{trace:?}");
         render_end(&state)
     };
-    assert_eq!(looked(&|| of_others(false), "stopped"), "held outcome-unclear (reading)");
-    assert_eq!(looked(&|| of_others(true), "stopped"), "held outcome-unclear (person)");
-    assert_eq!(looked(&|| of_others(false), "running"), "done");
+    assert_eq!(recovery_end(&|| of_others(false), "stopped"), "held outcome-unclear (reading)");
+    assert_eq!(recovery_end(&|| of_others(true), "stopped"), "held outcome-unclear (person)");
+    assert_eq!(recovery_end(&|| of_others(false), "running"), "done");
     assert_eq!(
-        looked(&|| tasks_response(&[ObservedTask { is_ours: false, ..ended_task("T1", 200) }]), "stopped"),
+        recovery_end(&|| tasks_response(&[ObservedTask { is_ours: false, ..ended_task("T1", 200) }]), "stopped"),
         "failed not-carried-out"
     );
     let both = tasks_response(&[ObservedTask { is_ours: false, ..running_task("T1") }, running_task("T2")]);
@@ -231,10 +234,10 @@ fn adopts_a_running_task_but_not_one_that_ended_before_the_intent() {
         "tasks, status, config, commit ended, -",
         "done",
     );
-    let at_work = tasks_response(&[running_task("T1")]);
+    let running_response = tasks_response(&[running_task("T1")]);
     check_recovery(
         open_history("start", None),
-        &[at_work, task_ended_response(), status_response("running"), config_response(2)],
+        &[running_response, task_ended_response(), status_response("running"), config_response(2)],
         RECOVERY_TRACE,
         "done",
     );
@@ -253,18 +256,23 @@ fn lists_tasks_from_the_intent_on() {
 /// The age is measured by the clock of the node, however far it is from ours.
 #[test]
 fn adopts_an_ended_task_no_older_than_the_intent() {
-    for (age_secs, told) in [
+    for (age_secs, expected_trace) in [
         (0, RECOVERY_TRACE),
         (10, RECOVERY_TRACE),
         (11, "tasks, status, config, commit ended, -"),
         (3600, "tasks, status, config, commit ended, -"),
     ] {
-        let rest = if told == RECOVERY_TRACE {
+        let rest = if expected_trace == RECOVERY_TRACE {
             vec![task_ended_response(), status_response("running"), config_response(2)]
         } else {
             vec![status_response("running"), config_response(2)]
         };
-        check_recovery(open_history("start", None), &[vec![tasks_response(&[ended_task("T1", age_secs)])], rest].concat(), told, "done");
+        check_recovery(
+            open_history("start", None),
+            &[vec![tasks_response(&[ended_task("T1", age_secs)])], rest].concat(),
+            expected_trace,
+            "done",
+        );
     }
 }
 
@@ -278,8 +286,8 @@ fn waits_for_the_task_of_an_open_operation() {
 fn unknown_reboot_is_held_for_a_person() {
     let answers = [tasks_response(&[]), status_response("running"), config_response(4)];
     check_recovery(open_history("reboot", None), &answers, "tasks, status, config, commit ended, -", "held outcome-unclear (person)");
-    let lost = || EnvResponse::Sent(SendResult::MaybeExecuted(test_fault(EnvFaultKind::Other)));
-    let sent = [cluster_response(), status_response("running"), pending_config_response(), lost(), tasks_response(&[])];
+    let lost_response = || EnvResponse::Sent(SendResult::MaybeExecuted(test_fault(EnvFaultKind::Other)));
+    let sent = [cluster_response(), status_response("running"), pending_config_response(), lost_response(), tasks_response(&[])];
     let done = [EnvResponse::Status(live_status("running", 1)), config_response(4)];
     assert_eq!(render_end(&play_responses(new_operation("reboot"), &[&sent[..], &done].concat()).0), "held outcome-unclear (person)");
 }
@@ -293,8 +301,8 @@ fn task_ended_with_age(age_secs: u64) -> EnvResponse {
 #[test]
 fn known_reboot_task_is_verified_by_a_shorter_uptime() {
     let up = |secs| EnvResponse::Status(live_status("running", secs));
-    let story = [task_ended_with_age(60), up(59), config_response(4)];
-    let state = check_recovery(open_history("reboot", Some("T1")), &story, "task, status, config, commit ended, -", "done");
+    let responses = [task_ended_with_age(60), up(59), config_response(4)];
+    let state = check_recovery(open_history("reboot", Some("T1")), &responses, "task, status, config, commit ended, -", "done");
     let observed = &state.outcome().expect("ended").findings().observed;
     assert_eq!((observed.get("uptime_secs"), observed.get("task_age_secs")), (Some(&Fact::from(59)), Some(&Fact::from(60))));
     let found = [tasks_response(&[ended_task("T1", 0)]), task_ended_with_age(60), up(3), config_response(4)];
@@ -306,15 +314,15 @@ fn known_reboot_task_is_verified_by_a_shorter_uptime() {
 #[test]
 fn unproven_reboot_is_held_for_a_person() {
     let up = |secs| EnvResponse::Status(live_status("running", secs));
-    let told = "task, status, config, commit ended, -";
+    let expected_trace = "task, status, config, commit ended, -";
     let tasked = || open_history("reboot", Some("T1"));
-    for story in [[task_ended_with_age(60), up(60), config_response(4)], [task_ended_with_age(60), up(1000), config_response(4)]] {
-        check_recovery(tasked(), &story, told, "held outcome-unclear (person)");
+    for responses in [[task_ended_with_age(60), up(60), config_response(4)], [task_ended_with_age(60), up(1000), config_response(4)]] {
+        check_recovery(tasked(), &responses, expected_trace, "held outcome-unclear (person)");
     }
     let nobodys = [tasks_response(&[]), up(3), config_response(4)];
     check_recovery(open_history("reboot", None), &nobodys, "tasks, status, config, commit ended, -", "held outcome-unclear (person)");
-    let lost = EnvResponse::Task(TaskState::Lost(test_fault(EnvFaultKind::Other)));
-    check_recovery(tasked(), &[lost, up(3), config_response(4)], told, "held task-lost (person)");
+    let lost_response = EnvResponse::Task(TaskState::Lost(test_fault(EnvFaultKind::Other)));
+    check_recovery(tasked(), &[lost_response, up(3), config_response(4)], expected_trace, "held task-lost (person)");
     let mut waiting = vec![task_ended_with_age(60)];
     waiting.extend(std::iter::repeat_n([up(3), pending_config_response()], 200).flatten());
     let state = OperationState::recover(tasked(), Patience::default(), Some(&uptime_after_reboot())).expect("open");
@@ -329,14 +337,14 @@ fn unproven_reboot_is_held_for_a_person() {
     );
 }
 
-fn failed_of_age(trouble: EnvFaultKind, age_secs: Option<u64>) -> EnvResponse {
-    EnvResponse::Task(TaskState::Failed { cause: test_fault(trouble), age_secs })
+fn failed_of_age(fault_kind: EnvFaultKind, age_secs: Option<u64>) -> EnvResponse {
+    EnvResponse::Task(TaskState::Failed { cause: test_fault(fault_kind), age_secs })
 }
 
 /// What this recovery cannot read the next one may: a person is not needed yet.
 #[test]
 fn partly_unreadable_reboot_is_read_again() {
-    let told = "task, status, config, commit ended, -";
+    let expected_trace = "task, status, config, commit ended, -";
     let no_uptime = || EnvResponse::Status(LiveStatus { uptime_secs: None, ..live_status("running", 0) });
     let (clock, uptime) = ("age of the task: the clock of its node", "uptime of the guest");
     for (task, status, missing) in [
@@ -346,7 +354,7 @@ fn partly_unreadable_reboot_is_read_again() {
         (failed_of_age(EnvFaultKind::Other, Some(60)), no_uptime(), uptime),
     ] {
         let answers = [task, status, config_response(4)];
-        let state = check_recovery(open_history("reboot", Some("T1")), &answers, told, "held outcome-unclear (reading)");
+        let state = check_recovery(open_history("reboot", Some("T1")), &answers, expected_trace, "held outcome-unclear (reading)");
         let observed = &state.outcome().expect("ended").findings().observed;
         assert_eq!(observed.get("unread"), Some(&missing.into()), "{answers:?}");
     }
@@ -355,16 +363,16 @@ fn partly_unreadable_reboot_is_read_again() {
 /// A failed reboot that is found after a crash: only its task was recorded.
 #[test]
 fn failed_reboot_is_settled_by_its_task_age() {
-    let told = "task, status, config, commit ended, -";
+    let expected_trace = "task, status, config, commit ended, -";
     let up = |secs| EnvResponse::Status(live_status("running", secs));
     let restarted = [failed_of_age(EnvFaultKind::ShutdownTimeout, Some(60)), up(3), config_response(4)];
-    let state = check_recovery(open_history("reboot", Some("T1")), &restarted, told, "done");
+    let state = check_recovery(open_history("reboot", Some("T1")), &restarted, expected_trace, "done");
     assert_eq!(state.outcome().expect("ended").findings().evidence.get("task_error"), Some(&"some words".into()));
-    for (trouble, ends) in
+    for (fault_kind, ends) in
         [(EnvFaultKind::Locked, "failed task-failed"), (EnvFaultKind::ShutdownTimeout, "held shutdown-timeout (reading)")]
     {
-        let story = [failed_of_age(trouble, Some(60)), up(1000), pending_config_response()];
-        check_recovery(open_history("reboot", Some("T1")), &story, told, ends);
+        let responses = [failed_of_age(fault_kind, Some(60)), up(1000), pending_config_response()];
+        check_recovery(open_history("reboot", Some("T1")), &responses, expected_trace, ends);
     }
 }
 
@@ -410,11 +418,12 @@ fn timed_out_reboot_is_settled_by_uptimes() {
 /// A guest that is migrated while running has a new process: its short uptime proves no restart.
 #[test]
 fn timed_out_reboot_is_not_done_because_the_guest_moved() {
-    let gone = EnvResponse::GuestNotFound(test_fault(EnvFaultKind::GuestNotFound));
-    let moved = [gone, EnvResponse::Located(Some(address_on("pve2"))), EnvResponse::Status(live_status("running", 30)), config_response(4)];
-    let answers = [&[failed_of_age(EnvFaultKind::ShutdownTimeout, Some(300))], &moved[..]].concat();
-    let told = "task, status, where, status, config, -";
-    let state = check_recovery(reboot_that_timed_out(), &answers, told, "held outcome-unclear (person)");
+    let not_found = EnvResponse::GuestNotFound(test_fault(EnvFaultKind::GuestNotFound));
+    let moved_responses =
+        [not_found, EnvResponse::Located(Some(address_on("pve2"))), EnvResponse::Status(live_status("running", 30)), config_response(4)];
+    let answers = [&[failed_of_age(EnvFaultKind::ShutdownTimeout, Some(300))], &moved_responses[..]].concat();
+    let expected_trace = "task, status, where, status, config, -";
+    let state = check_recovery(reboot_that_timed_out(), &answers, expected_trace, "held outcome-unclear (person)");
     assert!(state.outcome().expect("ended").findings().observed.get("moved").is_some());
 }
 
@@ -435,18 +444,18 @@ fn overdue_reboot_records_the_uptime_before_it() {
 fn l4_startup_recovery_does_not_wait_for_a_booting_guest() {
     // No start task is listed.
     let down = || [status_response("stopped"), config_response(2), tasks_response(&[])];
-    let mut story = vec![task_ended_with_age(2)];
-    story.extend(std::iter::repeat_with(|| [status_response("stopped"), config_response(2)]).take(5).flatten());
-    story.push(tasks_response(&[]));
+    let mut responses = vec![task_ended_with_age(2)];
+    responses.extend(std::iter::repeat_with(|| [status_response("stopped"), config_response(2)]).take(5).flatten());
+    responses.push(tasks_response(&[]));
     let brief = |history| OperationState::recover(history, Patience::default().for_startup(), Some(&uptime_after_reboot())).expect("open");
-    let (ms, ends) = wait_with_responses(brief(open_history("reboot", Some("T1"))), &story);
+    let (ms, ends) = wait_with_responses(brief(open_history("reboot", Some("T1"))), &responses);
     assert!((1_000..2_000).contains(&ms) && ends == "held task-at-work (reading)", "{ms} {ends}");
     let again = [vec![task_ended_with_age(2)], down().into()].concat();
     let (ms, ends) = wait_with_responses(brief(held_history("reboot", Some("T1"), ReleaseCondition::Reading)), &again);
     assert_eq!((ms, ends.as_str()), (0, "held task-at-work (reading)"), "a held operation is not waited for again");
     let up = [task_ended_with_age(64), EnvResponse::Status(live_status("running", 2)), config_response(4)];
-    let told = "task, status, config, commit resolved, -";
-    check_recovery(held_history("reboot", Some("T1"), ReleaseCondition::Reading), &up, told, "done");
+    let expected_trace = "task, status, config, commit resolved, -";
+    check_recovery(held_history("reboot", Some("T1"), ReleaseCondition::Reading), &up, expected_trace, "done");
     // The shutdown timeout of the guest, a minute, and the time that it may take to boot: after that it is left down.
     let Change::Reboot { timeout_secs } = last_step_for("reboot").0.step.change else { panic!("a reboot") };
     let late_secs = u64::from(timeout_secs) + (Patience::default().slack_ms + Patience::default().reboot_ms) / 1000;
@@ -467,12 +476,12 @@ fn l4_startup_recovery_does_not_wait_for_a_booting_guest() {
 /// The age of the task was read before the guest was up: the time waited since is added to it.
 #[test]
 fn task_age_grows_while_waiting_for_its_guest() {
-    let mut story = vec![task_ended_with_age(2)];
-    story.extend(std::iter::repeat_with(|| [status_response("stopped"), config_response(2)]).take(20).flatten());
-    story.extend([EnvResponse::Status(live_status("running", 2)), config_response(4)]);
+    let mut responses = vec![task_ended_with_age(2)];
+    responses.extend(std::iter::repeat_with(|| [status_response("stopped"), config_response(2)]).take(20).flatten());
+    responses.extend([EnvResponse::Status(live_status("running", 2)), config_response(4)]);
     let state =
         OperationState::recover(open_history("reboot", Some("T1")), Patience::default(), Some(&uptime_after_reboot())).expect("open");
-    let (state, _) = play_responses(state, &story);
+    let (state, _) = play_responses(state, &responses);
     let observed = &state.outcome().expect("ended").findings().observed;
     assert_eq!((render_end(&state).as_str(), observed.get("task_age_secs")), ("done", Some(&Fact::from(7))), "twenty waits of 250 ms");
     let unread = [
@@ -516,9 +525,19 @@ fn reading_resolves_a_held_operation() {
 
 #[test]
 fn unknown_outcome_stays_held_and_writes_nothing() {
-    let at_work = [EnvResponse::Task(TaskState::Running)];
-    check_recovery(held_history("start", Some("T1"), ReleaseCondition::Reading), &at_work, "task, -", "held task-at-work (reading)");
-    check_recovery(held_history("shutdown", Some("T1"), ReleaseCondition::Reading), &at_work, "task, -", "held task-at-work (reading)");
+    let running_responses = [EnvResponse::Task(TaskState::Running)];
+    check_recovery(
+        held_history("start", Some("T1"), ReleaseCondition::Reading),
+        &running_responses,
+        "task, -",
+        "held task-at-work (reading)",
+    );
+    check_recovery(
+        held_history("shutdown", Some("T1"), ReleaseCondition::Reading),
+        &running_responses,
+        "task, -",
+        "held task-at-work (reading)",
+    );
     let unread = vec![EnvResponse::Unreadable(test_fault(EnvFaultKind::Other)); 50];
     let state = OperationState::recover(
         held_history("config.set", None, ReleaseCondition::Reading),
@@ -528,7 +547,7 @@ fn unknown_outcome_stays_held_and_writes_nothing() {
     .expect("held");
     let (state, trace) = play_responses(state, &unread);
     assert_eq!(render_end(&state), "held outcome-unread (reading)");
-    assert!(trace.iter().all(|word| matches!(word.as_str(), "config" | "-")), "{trace:?}");
+    assert!(trace.iter().all(|command| matches!(command.as_str(), "config" | "-")), "{trace:?}");
 }
 
 /// The total time waited until it ends, if every response is the same.
@@ -590,14 +609,14 @@ fn l4_startup_recovery_bounds_waits_for_tasks_and_silent_nodes() {
 /// With a hung daemon each reading takes half a minute: the guest is held before sixty readings, and recovery reads once.
 #[test]
 fn l4_time_spent_on_failed_readings_counts_as_waiting() {
-    let silent = vec![EnvResponse::Unreadable(test_fault(EnvFaultKind::Other)); 10_000];
+    let unreadable_responses = vec![EnvResponse::Unreadable(test_fault(EnvFaultKind::Other)); 10_000];
     for (task, change) in [(Some("T1"), "start"), (None, "start"), (None, "config.set"), (Some("T1"), "reboot")] {
         for (asked_ms, most_ms, briefly_ms) in [(30_000, 91_000, 30_000), (60_000, 122_000, 60_000), (1_500, 64_000, 1_500)] {
             let recovered =
                 |patience| OperationState::recover(open_history(change, task), patience, Some(&uptime_after_reboot())).expect("open");
-            let (ms, end) = elapsed_with_responses(recovered(Patience::default()), &silent, asked_ms);
+            let (ms, end) = elapsed_with_responses(recovered(Patience::default()), &unreadable_responses, asked_ms);
             assert!((60_000..=most_ms).contains(&ms) && end == "held outcome-unread (reading)", "{change} {asked_ms}: {ms} {end}");
-            let (ms, end) = elapsed_with_responses(recovered(Patience::default().for_startup()), &silent, asked_ms);
+            let (ms, end) = elapsed_with_responses(recovered(Patience::default().for_startup()), &unreadable_responses, asked_ms);
             assert!(ms == briefly_ms && end == "held outcome-unread (reading)", "{change} {asked_ms}: {ms} {end}");
         }
     }
@@ -616,45 +635,45 @@ fn one_hour_long_response_ends_nothing() {
 #[test]
 fn later_reading_fails_an_unfinished_shutdown() {
     let timeout = EnvResponse::Task(TaskState::Failed { cause: test_fault(EnvFaultKind::ShutdownTimeout), age_secs: None });
-    let story = "task, status, config, commit resolved, -";
+    let expected_trace = "task, status, config, commit resolved, -";
     let still_up = [timeout, status_response("running"), config_response(2)];
-    check_recovery(held_history("shutdown", Some("T1"), ReleaseCondition::Reading), &still_up, story, "failed shutdown-timeout");
-    let ended = "task, status, config, commit ended, -";
-    check_recovery(open_history("shutdown", Some("T1")), &still_up, ended, "held shutdown-timeout (reading)");
+    check_recovery(held_history("shutdown", Some("T1"), ReleaseCondition::Reading), &still_up, expected_trace, "failed shutdown-timeout");
+    let ended_trace = "task, status, config, commit ended, -";
+    check_recovery(open_history("shutdown", Some("T1")), &still_up, ended_trace, "held shutdown-timeout (reading)");
 }
 
 #[test]
 fn s17_lost_task_never_becomes_a_failure() {
-    let lost =
+    let lost_task_responses =
         |found: &str| [EnvResponse::Task(TaskState::Lost(test_fault(EnvFaultKind::Other))), status_response(found), config_response(2)];
-    let ended = "task, status, config, commit ended, -";
-    check_recovery(open_history("start", Some("T1")), &lost("stopped"), ended, "held task-lost (reading)");
+    let ended_trace = "task, status, config, commit ended, -";
+    check_recovery(open_history("start", Some("T1")), &lost_task_responses("stopped"), ended_trace, "held task-lost (reading)");
     check_recovery(
         held_history("start", Some("T1"), ReleaseCondition::Reading),
-        &lost("stopped"),
+        &lost_task_responses("stopped"),
         "task, status, config, -",
         "held task-lost (reading)",
     );
     let resolved = "task, status, config, commit resolved, -";
-    check_recovery(held_history("start", Some("T1"), ReleaseCondition::Reading), &lost("running"), resolved, "done");
+    check_recovery(held_history("start", Some("T1"), ReleaseCondition::Reading), &lost_task_responses("running"), resolved, "done");
 }
 
 #[test]
 fn recovers_neither_ended_operations_nor_those_held_for_a_person() {
     assert!(OperationState::recover(held_history("start", None, ReleaseCondition::Person), Patience::default(), None).is_none());
-    let mut ended = open_history("start", None);
-    let id = ended.operation.id.clone();
-    ended.add_record(JournalRecord::Ended { id, outcome: Outcome::Done(Findings::default()), at_ms: NOW_MS }).expect("legal");
-    assert_eq!(ended.ended.as_ref().map(|(outcome, _)| outcome.end()), Some(OperationEnd::Done));
-    assert!(OperationState::recover(ended, Patience::default(), None).is_none());
+    let mut ended_history = open_history("start", None);
+    let id = ended_history.operation.id.clone();
+    ended_history.add_record(JournalRecord::Ended { id, outcome: Outcome::Done(Findings::default()), at_ms: NOW_MS }).expect("legal");
+    assert_eq!(ended_history.ended.as_ref().map(|(outcome, _)| outcome.end()), Some(OperationEnd::Done));
+    assert!(OperationState::recover(ended_history, Patience::default(), None).is_none());
 }
 
 #[test]
 fn s20_recovery_is_idempotent() {
     // The first recovery adopts the task and crashes; the second one continues from there.
     let first = OperationState::recover(open_history("start", None), Patience::default(), Some(&uptime_after_reboot())).expect("open");
-    let (first, told) = play_responses(first, &[tasks_response(&[running_task("T1")])]);
-    assert_eq!((told.join(", ").as_str(), render_end(&first).as_str()), ("tasks, commit tasked, task", "in flight"));
+    let (first, trace) = play_responses(first, &[tasks_response(&[running_task("T1")])]);
+    assert_eq!((trace.join(", ").as_str(), render_end(&first).as_str()), ("tasks, commit tasked, task", "in flight"));
     check_recovery(
         open_history("start", Some("T1")),
         &[task_ended_response(), status_response("running"), config_response(2)],
@@ -665,11 +684,11 @@ fn s20_recovery_is_idempotent() {
 
 /// Recovers a start on this machine, `after_ms` later; returns the first command and the end.
 fn recover_after(history: OperationHistory, uptime: Option<Uptime>, after_ms: u64) -> (String, String) {
-    let looks: Vec<EnvResponse> =
+    let responses: Vec<EnvResponse> =
         std::iter::repeat_n([tasks_response(&[]), status_response("stopped"), config_response(2)], 20).flatten().collect();
     let state = OperationState::recover(history, Patience::default(), uptime.as_ref()).expect("there is something to find out");
-    let (state, told) = play_responses_at(NOW_MS + after_ms, state, &looks);
-    (told.first().expect("a command").clone(), render_end(&state))
+    let (state, trace) = play_responses_at(NOW_MS + after_ms, state, &responses);
+    (trace.first().expect("a command").clone(), render_end(&state))
 }
 
 fn with_boot_1(history: OperationHistory) -> OperationHistory {
@@ -688,9 +707,9 @@ const MAY_ARRIVE: &str = "held outcome-unclear (reading)";
 /// Decision 0016, 1: without a mark, and if the machine did not reboot, the change was never sent. Nothing is requested.
 #[test]
 fn unmarked_change_was_never_sent_unless_the_machine_rebooted() {
-    for word in ["start", "shutdown", "stop", "config.set", "reboot"] {
-        let (told, ends) = recover_after(with_boot_1(open_history(word, None)), Some(uptime_of_boot("boot-1", 0)), 0);
-        assert_eq!((told.as_str(), ends.as_str()), ("commit ended", NOTHING_RAN), "{word}");
+    for change in ["start", "shutdown", "stop", "config.set", "reboot"] {
+        let (first_command, ends) = recover_after(with_boot_1(open_history(change, None)), Some(uptime_of_boot("boot-1", 0)), 0);
+        assert_eq!((first_command.as_str(), ends.as_str()), ("commit ended", NOTHING_RAN), "{change}");
     }
     let open = || open_history("start", None);
     for (history, uptime) in [
@@ -700,8 +719,8 @@ fn unmarked_change_was_never_sent_unless_the_machine_rebooted() {
         (open(), None),
         (with_mark(with_boot_1(open())), Some(uptime_of_boot("boot-1", 6_000))),
     ] {
-        let (told, ends) = recover_after(history.clone(), uptime.clone(), 1_000);
-        assert_eq!((told.as_str(), ends.as_str()), ("tasks", MAY_ARRIVE), "{:?} {:?} {uptime:?}", history.boot, history.sending);
+        let (first_command, ends) = recover_after(history.clone(), uptime.clone(), 1_000);
+        assert_eq!((first_command.as_str(), ends.as_str()), ("tasks", MAY_ARRIVE), "{:?} {:?} {uptime:?}", history.boot, history.sending);
     }
     check_recovery(
         with_boot_1(open()),
@@ -755,13 +774,13 @@ fn next_start_after_the_late_arrival_time_settles_the_change() {
         history.add_record(JournalRecord::Ended { id, outcome: outcome.clone(), at_ms: NOW_MS }).expect("legal");
         history
     };
-    let looks: Vec<EnvResponse> =
+    let responses: Vec<EnvResponse> =
         std::iter::repeat_n([tasks_response(&[]), status_response("stopped"), config_response(2)], 20).flatten().collect();
     let settle = |ms| {
         let state = OperationState::recover(held(), Patience::default(), Some(&uptime_of_boot("boot-1", 5_000 + ms)))
             .expect("it waits for a reading");
-        let (state, told) = play_responses_at(NOW_MS + ms, state, &looks);
-        (told.last().expect("a command").clone(), told.contains(&"commit resolved".to_owned()), render_end(&state))
+        let (state, trace) = play_responses_at(NOW_MS + ms, state, &responses);
+        (trace.last().expect("a command").clone(), trace.contains(&"commit resolved".to_owned()), render_end(&state))
     };
     assert_eq!(settle(60_000), ("-".into(), false, MAY_ARRIVE.into()));
     assert_eq!(settle(LATE_ARRIVAL_MS), ("-".into(), true, NOTHING_RAN.into()));
@@ -771,7 +790,7 @@ fn next_start_after_the_late_arrival_time_settles_the_change() {
         Some(&uptime_of_boot("boot-1", 15_000)),
     )
     .expect("open");
-    let (state, _) = play_responses_at(NOW_MS + 20_000, state, &looks);
+    let (state, _) = play_responses_at(NOW_MS + 20_000, state, &responses);
     // Eleven seconds by the uptime, one of which was spent on lookups.
     let until = state.outcome().expect("ended").findings().evidence.get("may_come_until").cloned();
     assert_eq!(

@@ -9,10 +9,10 @@ use super::*;
 
 /// After these responses it ends like this, and nothing was sent.
 #[track_caller]
-fn check_refused(word: &str, answers: &[EnvResponse], ends: &str) {
-    let (state, trace) = play_responses(new_operation(word), answers);
-    assert_eq!(render_end(&state), ends, "{word}: {trace:?}");
-    assert!(!trace.contains(&"send".to_owned()), "{word}: {trace:?}");
+fn check_refused(change: &str, answers: &[EnvResponse], ends: &str) {
+    let (state, trace) = play_responses(new_operation(change), answers);
+    assert_eq!(render_end(&state), ends, "{change}: {trace:?}");
+    assert!(!trace.contains(&"send".to_owned()), "{change}: {trace:?}");
     assert!(state.is_recorded(), "a refusal is recorded (G10)");
 }
 
@@ -75,11 +75,11 @@ fn g3_does_not_interrupt_a_newly_protected_guest() {
         let pending = PendingChange::Known(Field::Tags, Some(FieldValue::Tags(tag_words(&["prod"]))));
         altered_config_response(|config| config.pending = Box::new([pending]))
     };
-    for word in ["shutdown", "stop", "reboot"] {
+    for change in ["shutdown", "stop", "reboot"] {
         for answer in [tagged(), flagged()] {
-            check_refused(word, &[cluster_response(), status_response("running"), answer], "refused protected-guest");
+            check_refused(change, &[cluster_response(), status_response("running"), answer], "refused protected-guest");
         }
-        check_refused(word, &[cluster_response(), status_response("running"), about_to_be()], "refused config-pending");
+        check_refused(change, &[cluster_response(), status_response("running"), about_to_be()], "refused config-pending");
     }
     let (state, _) = play_responses(new_operation("start"), &[cluster_response(), status_response("stopped"), tagged()]);
     assert_eq!(state.phase(), Phase::Checked, "a start interrupts nothing");
@@ -120,12 +120,12 @@ fn changed_guest_makes_the_plan_stale() {
 
 #[test]
 fn does_not_apply_foreign_pending_config() {
-    let foreign = || altered_config_response(|config| config.pending = Box::new([PendingChange::Other("net0".into())]));
+    let foreign_pending = || altered_config_response(|config| config.pending = Box::new([PendingChange::Other("net0".into())]));
     let undeclared =
         || altered_config_response(|config| config.pending = Box::new([PendingChange::Known(Field::Sockets, Some(FieldValue::Count(2)))]));
-    for word in ["start", "config.set"] {
-        for answer in [foreign(), undeclared()] {
-            check_refused(word, &[cluster_response(), status_response("stopped"), answer], "refused config-pending");
+    for change in ["start", "config.set"] {
+        for answer in [foreign_pending(), undeclared()] {
+            check_refused(change, &[cluster_response(), status_response("stopped"), answer], "refused config-pending");
         }
     }
     let other_value =
@@ -137,10 +137,10 @@ fn does_not_apply_foreign_pending_config() {
 
 #[test]
 fn sends_nothing_if_the_desired_state_is_reached() {
-    let already = |word: &str, state: &str, config: EnvResponse| {
-        let told = "commit intent, cluster, status, config, commit ended, -";
-        let state = check_story(word, &[cluster_response(), status_response(state), config], told, "done");
-        assert!(state.outcome().expect("ended").findings().evidence.get("found_so").is_some(), "{word}");
+    let already = |change: &str, state: &str, config: EnvResponse| {
+        let expected_trace = "commit intent, cluster, status, config, commit ended, -";
+        let state = check_story(change, &[cluster_response(), status_response(state), config], expected_trace, "done");
+        assert!(state.outcome().expect("ended").findings().evidence.get("found_so").is_some(), "{change}");
     };
     already("start", "running", config_response(2));
     already("shutdown", "stopped", config_response(2));
@@ -153,8 +153,8 @@ fn sends_nothing_if_the_desired_state_is_reached() {
 /// The guest was rebooted while the confirmation was pending: the config that the restart is for is in effect.
 #[test]
 fn skips_a_restart_whose_reason_is_gone() {
-    let told = "commit intent, cluster, status, config, commit ended, -";
-    let state = check_story("reboot", &[cluster_response(), status_response("running"), config_response(4)], told, "done");
+    let expected_trace = "commit intent, cluster, status, config, commit ended, -";
+    let state = check_story("reboot", &[cluster_response(), status_response("running"), config_response(4)], expected_trace, "done");
     assert!(state.outcome().expect("ended").findings().evidence.get("not_needed").is_some());
     // The pending value was reverted, or both the pending and the current value have changed.
     check_refused("reboot", &[cluster_response(), status_response("running"), config_response(2)], "refused plan-stale");
@@ -163,30 +163,31 @@ fn skips_a_restart_whose_reason_is_gone() {
 
 #[test]
 fn follows_a_moved_guest_once_and_checks_it_there() {
-    let gone = || EnvResponse::GuestNotFound(test_fault(EnvFaultKind::GuestNotFound));
-    let moved = |node: &str| EnvResponse::Located(Some(address_on(node)));
-    let answers = [cluster_response(), gone(), moved("pve2"), cluster_response(), status_response("stopped"), config_response(2)];
+    let not_found = || EnvResponse::GuestNotFound(test_fault(EnvFaultKind::GuestNotFound));
+    let located_on = |node: &str| EnvResponse::Located(Some(address_on(node)));
+    let answers = [cluster_response(), not_found(), located_on("pve2"), cluster_response(), status_response("stopped"), config_response(2)];
     let (state, trace) = play_responses(new_operation("start"), &answers);
     assert_eq!(trace.join(", "), "commit intent, cluster, status, where, cluster, status, config, send");
     assert_eq!(state.address(), &address_on("pve2"));
     check_refused(
         "start",
-        &[cluster_response(), gone(), moved("pve2"), cluster_response(), gone(), moved("pve3")],
+        &[cluster_response(), not_found(), located_on("pve2"), cluster_response(), not_found(), located_on("pve3")],
         "refused guest-unknown",
     );
-    check_refused("start", &[cluster_response(), gone(), moved("pve1")], "refused guest-unknown");
-    check_refused("start", &[cluster_response(), gone(), EnvResponse::Located(None)], "refused guest-unknown");
+    check_refused("start", &[cluster_response(), not_found(), located_on("pve1")], "refused guest-unknown");
+    check_refused("start", &[cluster_response(), not_found(), EnvResponse::Located(None)], "refused guest-unknown");
     let lxc = EnvResponse::Located(Some(GuestAddress { kind: GuestKind::Lxc, ..address_on("pve2") }));
-    check_refused("start", &[cluster_response(), gone(), lxc], "refused kind-mismatch");
+    check_refused("start", &[cluster_response(), not_found(), lxc], "refused kind-mismatch");
     let other = EnvResponse::Located(Some(GuestAddress { vmid: Vmid::new(101).expect("an id"), ..address_on("pve2") }));
-    check_refused("start", &[cluster_response(), gone(), other], "refused guest-unknown");
+    check_refused("start", &[cluster_response(), not_found(), other], "refused guest-unknown");
 }
 
 /// A start that depends on another guest being in this state.
 fn start_with_dependency(state: RunState) -> OperationState {
-    let (operation, terms) = last_step_for("start");
-    let place = GuestAddress { node: NodeName::new("pve2").expect("a node"), kind: GuestKind::Qemu, vmid: Vmid::new(200).expect("an id") };
-    OperationState::new(operation, terms.with_dependencies(vec![DependencyCheck { address: place, state }]), Patience::default())
+    let (operation, context) = last_step_for("start");
+    let address =
+        GuestAddress { node: NodeName::new("pve2").expect("a node"), kind: GuestKind::Qemu, vmid: Vmid::new(200).expect("an id") };
+    OperationState::new(operation, context.with_dependencies(vec![DependencyCheck { address: address, state }]), Patience::default())
 }
 
 #[test]
@@ -210,8 +211,8 @@ fn rereads_dependencies_before_sending() {
 }
 
 /// An operation after all readings, waiting for the final hold check.
-fn operation_before_hold_recheck(word: &str, now_ms: u64) -> OperationState {
-    let (mut state, _) = step(new_operation(word), OperationEvent::Begin, now_ms);
+fn operation_before_hold_recheck(change: &str, now_ms: u64) -> OperationState {
+    let (mut state, _) = step(new_operation(change), OperationEvent::Begin, now_ms);
     let read = [cluster_response(), status_response("stopped"), config_response(2)].map(OperationEvent::Responded);
     for event in [&[OperationEvent::Committed], &read[..], &[OperationEvent::Committed]].concat() {
         let (next, command) = step(state, event.clone(), now_ms);
@@ -296,5 +297,5 @@ fn retries_a_busy_node_and_gives_up_in_the_end() {
     assert!(state.outcome().is_none());
     let rounds: Vec<EnvResponse> = std::iter::repeat_with(round).take(5).flatten().collect();
     let (state, trace) = play_responses(new_operation("start"), &rounds);
-    assert_eq!((trace.iter().filter(|word| *word == "send").count(), render_end(&state).as_str()), (5, "failed not-delivered"));
+    assert_eq!((trace.iter().filter(|command| *command == "send").count(), render_end(&state).as_str()), (5, "failed not-delivered"));
 }

@@ -180,9 +180,9 @@ impl ScheduleModel {
     }
 
     /// The same step of the plan in earlier processes.
-    fn same_step_before<'w>(&'w self, world: &'w ScheduleWorld, place: usize) -> impl Iterator<Item = usize> + 'w {
+    fn same_step_before<'w>(&'w self, world: &'w ScheduleWorld, index: usize) -> impl Iterator<Item = usize> + 'w {
         let of_process: usize = self.setup.plans.iter().map(Vec::len).sum();
-        (0..world.crashes).map(move |process| process * of_process + place % of_process)
+        (0..world.crashes).map(move |process| process * of_process + index % of_process)
     }
 
     /// Feeds an event to the schedule and executes its commands.
@@ -208,36 +208,36 @@ impl ScheduleModel {
     }
 
     fn begin_operation(&self, world: &mut ScheduleWorld, id: &OperationId) -> Result<(), String> {
-        let place = self.index_of(id)?;
-        self.check_begin_rules(world, place).map_err(|rule| format!("{id} begins {rule}"))?;
-        world.operations[place] =
-            if world.operations[place] == OperationLife::Unsettled { OperationLife::Reading } else { OperationLife::Begun };
-        self.check_limits(world, place)
+        let index = self.index_of(id)?;
+        self.check_begin_rules(world, index).map_err(|rule| format!("{id} begins {rule}"))?;
+        world.operations[index] =
+            if world.operations[index] == OperationLife::Unsettled { OperationLife::Reading } else { OperationLife::Begun };
+        self.check_limits(world, index)
     }
 
     /// It takes a slot again, on the node of its guest.
     fn resume_operation(&self, world: &mut ScheduleWorld, id: &OperationId) -> Result<(), String> {
-        let place = self.index_of(id)?;
-        if world.operations[place] != OperationLife::Parked {
-            return Err(format!("{id} resumes while it is {:?}", world.operations[place]));
+        let index = self.index_of(id)?;
+        if world.operations[index] != OperationLife::Parked {
+            return Err(format!("{id} resumes while it is {:?}", world.operations[index]));
         }
-        world.operations[place] = OperationLife::Open;
-        self.check_limits(world, place)
+        world.operations[index] = OperationLife::Open;
+        self.check_limits(world, index)
     }
 
     /// The conditions for an operation to start. They depend on the model only, never on the state of the schedule.
-    fn check_begin_rules(&self, world: &ScheduleWorld, place: usize) -> Result<(), String> {
-        let life = world.operations[place];
+    fn check_begin_rules(&self, world: &ScheduleWorld, index: usize) -> Result<(), String> {
+        let life = world.operations[index];
         if !life.is_waiting() {
             return Err(format!("while it is {life:?}"));
         }
         // A recovered operation only reads, and is settled after a stop, too; a guest that was stopped for a restart is started again.
-        let run = &self.items[place].run;
+        let run = &self.items[index].run;
         let is_stopped = world.stopped || world.stopped_runs.contains(run) || world.unwritable_runs.contains(run);
-        if is_stopped && life == OperationLife::Waiting && !self.completes_restart(world, place) {
+        if is_stopped && life == OperationLife::Waiting && !self.completes_restart(world, index) {
             return Err("after the stop".into());
         }
-        for (other, other_life) in self.others_of_guest(world, place) {
+        for (other, other_life) in self.others_of_guest(world, index) {
             if other_life.is_in_flight() {
                 return Err(format!("while {} is in flight on its guest", self.items[other].id));
             }
@@ -245,145 +245,145 @@ impl ScheduleModel {
                 return Err(format!("before the outcome of {} is known", self.items[other].id));
             }
         }
-        if let Some(first) = self.earlier_of_guest(world, place).find(|other| world.operations[*other].is_waiting()) {
+        if let Some(first) = self.earlier_of_guest(world, index).find(|other| world.operations[*other].is_waiting()) {
             return Err(format!("before {}, which came first", self.items[first].id));
         }
         if life == OperationLife::Waiting
             && let Some(behind) =
-                self.earlier_in_run(world, place).find(|other| world.operations[*other] != OperationLife::Ended(OperationEnd::Done))
+                self.earlier_in_run(world, index).find(|other| world.operations[*other] != OperationLife::Ended(OperationEnd::Done))
         {
             return Err(format!("although {} is {:?}", self.items[behind].id, world.operations[behind]));
         }
-        match self.unfinished_dependency(world, place).filter(|_| life == OperationLife::Waiting) {
+        match self.unfinished_dependency(world, index).filter(|_| life == OperationLife::Waiting) {
             Some(guest) => Err(format!("before guest {guest} is done")),
             None => Ok(()),
         }
     }
 
     /// Whether it starts a guest again that was stopped: the first half of the restart has started.
-    fn completes_restart(&self, world: &ScheduleWorld, place: usize) -> bool {
+    fn completes_restart(&self, world: &ScheduleWorld, index: usize) -> bool {
         let is_begun = |other: usize| {
             matches!(
                 world.operations[other],
                 OperationLife::Begun | OperationLife::Open | OperationLife::Parked | OperationLife::Ended(OperationEnd::Done)
             )
         };
-        self.items[place].completes_restart && self.earlier_in_run(world, place).last().is_some_and(is_begun)
+        self.items[index].completes_restart && self.earlier_in_run(world, index).last().is_some_and(is_begun)
     }
 
-    fn check_limits(&self, world: &ScheduleWorld, place: usize) -> Result<(), String> {
+    fn check_limits(&self, world: &ScheduleWorld, index: usize) -> Result<(), String> {
         let ConcurrencyLimits { per_node, overall } = self.setup.limits;
-        let (here, all) = self.in_flight_counts(world, place);
-        if here > per_node as usize || all > overall as usize {
-            return Err(format!("{here} operations on one node and {all} overall are in flight, beyond the limits"));
+        let (on_node, all) = self.in_flight_counts(world, index);
+        if on_node > per_node as usize || all > overall as usize {
+            return Err(format!("{on_node} operations on one node and {all} overall are in flight, beyond the limits"));
         }
         Ok(())
     }
 
     /// The number of operations in flight on its node, and overall.
-    fn in_flight_counts(&self, world: &ScheduleWorld, place: usize) -> (usize, usize) {
-        let under_way: Vec<usize> = (0..self.items.len()).filter(|other| world.operations[*other].occupies_slot()).collect();
-        let here = under_way.iter().filter(|other| self.node_of(world, **other) == self.node_of(world, place)).count();
-        (here, under_way.len())
+    fn in_flight_counts(&self, world: &ScheduleWorld, index: usize) -> (usize, usize) {
+        let in_flight: Vec<usize> = (0..self.items.len()).filter(|other| world.operations[*other].occupies_slot()).collect();
+        let on_node = in_flight.iter().filter(|other| self.node_of(world, **other) == self.node_of(world, index)).count();
+        (on_node, in_flight.len())
     }
 
     /// The node that it counts against: the planned one, until an operation finds its guest on another.
-    fn node_of<'w>(&'w self, world: &ScheduleWorld, place: usize) -> &'w str {
+    fn node_of<'w>(&'w self, world: &ScheduleWorld, index: usize) -> &'w str {
         match self.setup.may_move {
-            Some((_, node)) if world.moved_operations[place] => node,
-            _ => self.items[place].node.as_str(),
+            Some((_, node)) if world.moved_operations[index] => node,
+            _ => self.items[index].node.as_str(),
         }
     }
 
     /// Whether an operation may find its guest on another node than the one it counts against.
-    fn may_move(&self, world: &ScheduleWorld, place: usize) -> bool {
-        let (item, is_counted_there) = (&self.items[place], world.moved_operations[place]);
+    fn may_move(&self, world: &ScheduleWorld, index: usize) -> bool {
+        let (item, is_counted_there) = (&self.items[index], world.moved_operations[index]);
         self.setup.may_move.is_some_and(|(guest, node)| item.vmid.get() == guest && item.node.as_str() != node && !is_counted_there)
     }
 
-    fn others_of_guest<'w>(&'w self, world: &'w ScheduleWorld, place: usize) -> impl Iterator<Item = (usize, OperationLife)> + 'w {
+    fn others_of_guest<'w>(&'w self, world: &'w ScheduleWorld, index: usize) -> impl Iterator<Item = (usize, OperationLife)> + 'w {
         let lives = world.operations.iter().copied().enumerate();
-        lives.filter(move |(other, _)| *other != place && self.items[*other].vmid == self.items[place].vmid)
+        lives.filter(move |(other, _)| *other != index && self.items[*other].vmid == self.items[index].vmid)
     }
 
     /// Items that were submitted earlier for the same guest.
-    fn earlier_of_guest<'w>(&'w self, world: &'w ScheduleWorld, place: usize) -> impl Iterator<Item = usize> + 'w {
-        let earlier = world.order.iter().copied().take_while(move |other| *other != place);
-        earlier.filter(move |other| self.items[*other].vmid == self.items[place].vmid)
+    fn earlier_of_guest<'w>(&'w self, world: &'w ScheduleWorld, index: usize) -> impl Iterator<Item = usize> + 'w {
+        let earlier = world.order.iter().copied().take_while(move |other| *other != index);
+        earlier.filter(move |other| self.items[*other].vmid == self.items[index].vmid)
     }
 
-    fn earlier_in_run<'w>(&'w self, world: &'w ScheduleWorld, place: usize) -> impl Iterator<Item = usize> + 'w {
-        self.earlier_of_guest(world, place).filter(move |other| self.items[*other].run == self.items[place].run)
+    fn earlier_in_run<'w>(&'w self, world: &'w ScheduleWorld, index: usize) -> impl Iterator<Item = usize> + 'w {
+        self.earlier_of_guest(world, index).filter(move |other| self.items[*other].run == self.items[index].run)
     }
 
     /// A dependency whose power steps are missing or not all done.
-    fn unfinished_dependency(&self, world: &ScheduleWorld, place: usize) -> Option<Vmid> {
-        let mut wait = self.items[place].after.iter().copied();
+    fn unfinished_dependency(&self, world: &ScheduleWorld, index: usize) -> Option<Vmid> {
+        let mut wait = self.items[index].after.iter().copied();
         wait.find(|guest| {
-            let mut powers = self.power_steps(world, place, *guest).peekable();
+            let mut powers = self.power_steps(world, index, *guest).peekable();
             powers.peek().is_none() || powers.any(|other| world.operations[other] != OperationLife::Ended(OperationEnd::Done))
         })
     }
 
-    fn power_steps<'w>(&'w self, world: &'w ScheduleWorld, place: usize, guest: Vmid) -> impl Iterator<Item = usize> + 'w {
-        let of_run = move |other: &usize| self.items[*other].run == self.items[place].run && self.items[*other].is_power;
+    fn power_steps<'w>(&'w self, world: &'w ScheduleWorld, index: usize, guest: Vmid) -> impl Iterator<Item = usize> + 'w {
+        let of_run = move |other: &usize| self.items[*other].run == self.items[index].run && self.items[*other].is_power;
         world.order.iter().copied().filter(of_run).filter(move |other| self.items[*other].vmid == guest)
     }
 
     fn end_not_run(&self, world: &mut ScheduleWorld, id: &OperationId, code: FailureCode) -> Result<(), String> {
-        let place = self.index_of(id)?;
-        let life = world.operations[place];
+        let index = self.index_of(id)?;
+        let life = world.operations[index];
         if !life.is_waiting() {
             return Err(format!("{id} is reported as not run while it is {life:?}"));
         }
-        if !self.has_reason(world, place, code) {
+        if !self.has_reason(world, index, code) {
             return Err(format!("{id} is dropped as {} without a reason", code.word()));
         }
         if life == OperationLife::Unsettled {
             return Err(format!("{id} is not recovered"));
         }
-        world.operations[place] = OperationLife::NotRun(code);
+        world.operations[index] = OperationLife::NotRun(code);
         Ok(())
     }
 
     /// A step is not dropped for a reason that does not concern it (L4).
-    fn has_reason(&self, world: &ScheduleWorld, place: usize, code: FailureCode) -> bool {
+    fn has_reason(&self, world: &ScheduleWorld, index: usize, code: FailureCode) -> bool {
         let is_over = |other: usize| world.operations[other].is_over_and_not_done();
-        let run = &self.items[place].run;
+        let run = &self.items[index].run;
         match code {
-            FailureCode::RunStopped => (world.stopped || world.stopped_runs.contains(run)) && !self.completes_restart(world, place),
-            FailureCode::JournalUnwritable => world.unwritable_runs.contains(run) && !self.completes_restart(world, place),
-            FailureCode::LaneHalted => self.earlier_in_run(world, place).any(is_over),
-            FailureCode::DependencyNotDone => self.items[place].after.iter().any(|guest| {
-                let mut powers = self.power_steps(world, place, *guest).peekable();
+            FailureCode::RunStopped => (world.stopped || world.stopped_runs.contains(run)) && !self.completes_restart(world, index),
+            FailureCode::JournalUnwritable => world.unwritable_runs.contains(run) && !self.completes_restart(world, index),
+            FailureCode::LaneHalted => self.earlier_in_run(world, index).any(is_over),
+            FailureCode::DependencyNotDone => self.items[index].after.iter().any(|guest| {
+                let mut powers = self.power_steps(world, index, *guest).peekable();
                 powers.peek().is_none() || powers.any(is_over)
             }),
             FailureCode::Superseded => {
-                let newer = world.order.iter().copied().skip_while(|other| *other != place).skip(1);
-                let is_newer = |other: usize| self.items[other].run != self.items[place].run && self.items[other].is_convergent;
-                let mut newer = newer.filter(|other| self.items[*other].vmid == self.items[place].vmid);
-                self.items[place].is_convergent && newer.any(is_newer)
+                let newer = world.order.iter().copied().skip_while(|other| *other != index).skip(1);
+                let is_newer = |other: usize| self.items[other].run != self.items[index].run && self.items[other].is_convergent;
+                let mut newer = newer.filter(|other| self.items[*other].vmid == self.items[index].vmid);
+                self.items[index].is_convergent && newer.any(is_newer)
             }
             _ => false,
         }
     }
 
     fn submit_plan(&self, mut world: ScheduleWorld) -> Result<ScheduleWorld, String> {
-        let places = self.item_range(world.crashes, world.submitted);
+        let indices = self.item_range(world.crashes, world.submitted);
         world.submitted += 1;
         // Steps that were done before a crash are not planned again.
-        let done = |place: &usize| {
-            self.same_step_before(&world, *place).any(|other| world.operations[other] == OperationLife::Ended(OperationEnd::Done))
+        let done = |index: &usize| {
+            self.same_step_before(&world, *index).any(|other| world.operations[other] == OperationLife::Ended(OperationEnd::Done))
         };
-        let fresh: Vec<usize> = places.filter(|place| !done(place)).collect();
-        for place in &fresh {
-            world.operations[*place] = OperationLife::Waiting;
+        let fresh: Vec<usize> = indices.filter(|index| !done(index)).collect();
+        for index in &fresh {
+            world.operations[*index] = OperationLife::Waiting;
         }
         // A guest that is found stopped gets a plain start, not the second half of a restart.
-        let is_second = |place: &usize| place.checked_sub(1).is_some_and(|first| fresh.contains(&first));
-        let planned = |place: &usize| ScheduleItem {
-            completes_restart: self.items[*place].completes_restart && is_second(place),
-            ..self.items[*place].clone()
+        let is_second = |index: &usize| index.checked_sub(1).is_some_and(|first| fresh.contains(&first));
+        let planned = |index: &usize| ScheduleItem {
+            completes_restart: self.items[*index].completes_restart && is_second(index),
+            ..self.items[*index].clone()
         };
         let items = fresh.iter().map(planned).collect();
         world.order.extend(fresh);
@@ -391,61 +391,61 @@ impl ScheduleModel {
     }
 
     /// The journal accepts an intent, or refuses it because the guest is held by a person or by an operation with an unknown result.
-    fn record_intent(&self, mut world: ScheduleWorld, place: usize) -> Result<ScheduleWorld, String> {
-        let is_held = world.held == PersonHold::Held && self.setup.may_hold == Some(self.items[place].vmid.get());
-        let is_taken = self.others_of_guest(&world, place).any(|(_, life)| life == OperationLife::Ended(OperationEnd::Held));
+    fn record_intent(&self, mut world: ScheduleWorld, index: usize) -> Result<ScheduleWorld, String> {
+        let is_held = world.held == PersonHold::Held && self.setup.may_hold == Some(self.items[index].vmid.get());
+        let is_taken = self.others_of_guest(&world, index).any(|(_, life)| life == OperationLife::Ended(OperationEnd::Held));
         if world.journal == Journal::Full {
             let world = self.fail_commit(world)?;
-            self.end_operation(world, place, OperationEnd::NotRun)
+            self.end_operation(world, index, OperationEnd::NotRun)
         } else if is_held || is_taken {
-            self.end_operation(world, place, OperationEnd::Refused)
+            self.end_operation(world, index, OperationEnd::Refused)
         } else {
-            world.operations[place] = OperationLife::Open;
+            world.operations[index] = OperationLife::Open;
             Ok(world)
         }
     }
 
     /// Releases the slot; later steps of the guest count against its new node.
-    fn move_guest(&self, mut world: ScheduleWorld, place: usize) -> Result<ScheduleWorld, String> {
+    fn move_guest(&self, mut world: ScheduleWorld, index: usize) -> Result<ScheduleWorld, String> {
         let (_, node) = self.setup.may_move.ok_or("nothing moves")?;
-        world.operations[place] = OperationLife::Parked;
+        world.operations[index] = OperationLife::Parked;
         let behind = world.order.iter().copied().filter(|other| world.operations[*other].is_waiting() && self.may_move(&world, *other));
-        for own in std::iter::once(place).chain(behind.collect::<Vec<_>>()) {
+        for own in std::iter::once(index).chain(behind.collect::<Vec<_>>()) {
             world.moved_operations[own] = true;
         }
-        self.feed_schedule(world, ScheduleEvent::Moved { id: self.items[place].id.clone(), node: NodeName::new(node).expect("a node") })
+        self.feed_schedule(world, ScheduleEvent::Moved { id: self.items[index].id.clone(), node: NodeName::new(node).expect("a node") })
     }
 
     /// As in the run machine: open runs are stopped first, and then the schedule learns of the end.
     fn fail_commit(&self, mut world: ScheduleWorld) -> Result<ScheduleWorld, String> {
         world.journal = Journal::Full;
-        let is_open = |place: &usize| {
-            matches!(world.operations[*place], OperationLife::Waiting | OperationLife::Begun | OperationLife::Open | OperationLife::Parked)
+        let is_open = |index: &usize| {
+            matches!(world.operations[*index], OperationLife::Waiting | OperationLife::Begun | OperationLife::Open | OperationLife::Parked)
         };
-        let open = (0..self.items.len()).filter(is_open).map(|place| self.items[place].run.clone());
+        let open = (0..self.items.len()).filter(is_open).map(|index| self.items[index].run.clone());
         world.unwritable_runs.extend(open.collect::<Vec<_>>());
         self.feed_schedule(world, ScheduleEvent::Stop { scope: StopScope::OpenRuns, code: FailureCode::JournalUnwritable })
     }
 
-    fn end_operation(&self, mut world: ScheduleWorld, place: usize, end: OperationEnd) -> Result<ScheduleWorld, String> {
-        let is_recovered = world.operations[place] == OperationLife::Reading;
-        let is_known = world.journal != Journal::Full || world.operations[place] == OperationLife::Begun;
+    fn end_operation(&self, mut world: ScheduleWorld, index: usize, end: OperationEnd) -> Result<ScheduleWorld, String> {
+        let is_recovered = world.operations[index] == OperationLife::Reading;
+        let is_known = world.journal != Journal::Full || world.operations[index] == OperationLife::Begun;
         if !is_known {
             world = self.fail_commit(world)?;
         }
-        world.operations[place] = if is_known { OperationLife::Ended(end) } else { OperationLife::Left };
+        world.operations[index] = if is_known { OperationLife::Ended(end) } else { OperationLife::Left };
         // An end that the journal does not accept is not reported: the operation is held.
         let end = if is_known { end } else { OperationEnd::Held };
         if end != OperationEnd::Done && !is_recovered && self.setup.on_failure == OnFailure::Stop {
-            world.stopped_runs.insert(self.items[place].run.clone());
+            world.stopped_runs.insert(self.items[index].run.clone());
         }
-        self.feed_schedule(world, ScheduleEvent::Ended { id: self.items[place].id.clone(), end })
+        self.feed_schedule(world, ScheduleEvent::Ended { id: self.items[index].id.clone(), end })
     }
 
     /// The next process starts with what the journal has: it recovers that first, then submits the plan again.
     fn crash_process(&self, mut world: ScheduleWorld) -> Result<ScheduleWorld, String> {
         let mut found = Vec::new();
-        for (place, life) in world.operations.iter_mut().enumerate() {
+        for (index, life) in world.operations.iter_mut().enumerate() {
             *life = match *life {
                 OperationLife::Waiting | OperationLife::Begun => OperationLife::Gone,
                 OperationLife::Open
@@ -456,7 +456,7 @@ impl ScheduleModel {
                 | OperationLife::Ended(OperationEnd::Held) => OperationLife::Unsettled,
                 other => other,
             };
-            found.extend((*life == OperationLife::Unsettled).then_some(place));
+            found.extend((*life == OperationLife::Unsettled).then_some(index));
         }
         world.crashes += 1;
         world.moved_operations.fill(false);
@@ -464,7 +464,7 @@ impl ScheduleModel {
         world.stopped_runs.clear();
         world.unwritable_runs.clear();
         world.schedule = self.new_schedule();
-        let recovered = ScheduleEvent::Submit(found.iter().map(|place| self.items[*place].clone().into_recovered()).collect());
+        let recovered = ScheduleEvent::Submit(found.iter().map(|index| self.items[*index].clone().into_recovered()).collect());
         match self.setup.planted {
             Some(PlantedScheduleBug::RecoversNothing) => self.submit_plan(world),
             Some(PlantedScheduleBug::RecoversLast) => self.submit_plan(world).and_then(|world| self.feed_schedule(world, recovered)),
@@ -483,15 +483,15 @@ impl ScheduleModel {
         if !is_busy && !world.schedule.is_idle() {
             return Err("the schedule waits forever".into());
         }
-        let waits = |life: OperationLife| life.is_waiting() || life == OperationLife::Parked;
-        for place in (0..self.items.len()).filter(|place| waits(world.operations[*place])) {
+        let waits_for_slot = |life: OperationLife| life.is_waiting() || life == OperationLife::Parked;
+        for index in (0..self.items.len()).filter(|index| waits_for_slot(world.operations[*index])) {
             if !is_busy {
-                return Err(format!("{} is forgotten", self.items[place].id));
+                return Err(format!("{} is forgotten", self.items[index].id));
             }
-            let (here, all) = self.in_flight_counts(world, place);
-            let has_room = here < self.setup.limits.per_node as usize && all < self.setup.limits.overall as usize;
-            if has_room && (world.operations[place] == OperationLife::Parked || self.check_begin_rules(world, place).is_ok()) {
-                return Err(format!("{} waits although it could start", self.items[place].id));
+            let (on_node, all) = self.in_flight_counts(world, index);
+            let has_room = on_node < self.setup.limits.per_node as usize && all < self.setup.limits.overall as usize;
+            if has_room && (world.operations[index] == OperationLife::Parked || self.check_begin_rules(world, index).is_ok()) {
+                return Err(format!("{} waits although it could start", self.items[index].id));
             }
         }
         Ok(())
@@ -504,20 +504,20 @@ impl ScheduleModel {
             after != world.schedule || !commands.is_empty()
         };
         let elsewhere = NodeName::new("pve9").expect("a node");
-        let moved = |place: usize| ScheduleEvent::Moved { id: self.items[place].id.clone(), node: elsewhere.clone() };
-        if let Some(place) = world
+        let move_event = |index: usize| ScheduleEvent::Moved { id: self.items[index].id.clone(), node: elsewhere.clone() };
+        if let Some(index) = world
             .order
             .iter()
             .copied()
-            .find(|place| world.operations[*place] == OperationLife::Parked)
-            .filter(|own| is_believed(moved(*own)))
+            .find(|index| world.operations[*index] == OperationLife::Parked)
+            .filter(|own| is_believed(move_event(*own)))
         {
-            return Err(format!("{} moved while it waited for a slot, and the schedule accepted that", self.items[place].id));
+            return Err(format!("{} moved while it waited for a slot, and the schedule accepted that", self.items[index].id));
         }
-        let Some(place) = world.order.iter().copied().find(|place| !world.operations[*place].is_in_flight()) else { return Ok(()) };
-        let id = self.items[place].id.clone();
-        if is_believed(ScheduleEvent::Ended { id: id.clone(), end: OperationEnd::Failed }) || is_believed(moved(place)) {
-            return Err(format!("{id} ended or moved while it was {:?}, and the schedule accepted that", world.operations[place]));
+        let Some(index) = world.order.iter().copied().find(|index| !world.operations[*index].is_in_flight()) else { return Ok(()) };
+        let id = self.items[index].id.clone();
+        if is_believed(ScheduleEvent::Ended { id: id.clone(), end: OperationEnd::Failed }) || is_believed(move_event(index)) {
+            return Err(format!("{id} ended or moved while it was {:?}, and the schedule accepted that", world.operations[index]));
         }
         Ok(())
     }
@@ -554,15 +554,15 @@ impl SearchModel for ScheduleModel {
         }
         let SearchSetup { plans, ends, may_drain, may_hold, may_lose_journal, crashes_max, .. } = &self.setup;
         let mut actions = Vec::new();
-        for (place, life) in world.operations.iter().enumerate() {
+        for (index, life) in world.operations.iter().enumerate() {
             match life {
                 OperationLife::Begun => {
-                    actions.push(ScheduleAction::Intent(place));
-                    actions.extend((*may_lose_journal && world.journal == Journal::Writable).then_some(ScheduleAction::LoseJournal(place)));
+                    actions.push(ScheduleAction::Intent(index));
+                    actions.extend((*may_lose_journal && world.journal == Journal::Writable).then_some(ScheduleAction::LoseJournal(index)));
                 }
                 OperationLife::Open | OperationLife::Reading => {
-                    actions.extend(ends.iter().map(|end| ScheduleAction::End(place, *end)));
-                    actions.extend((*life == OperationLife::Open && self.may_move(world, place)).then_some(ScheduleAction::Moved(place)));
+                    actions.extend(ends.iter().map(|end| ScheduleAction::End(index, *end)));
+                    actions.extend((*life == OperationLife::Open && self.may_move(world, index)).then_some(ScheduleAction::Moved(index)));
                 }
                 _ => {}
             }
@@ -583,14 +583,14 @@ impl SearchModel for ScheduleModel {
         let mut world = world.clone();
         match *action {
             ScheduleAction::Submit => self.submit_plan(world),
-            ScheduleAction::Intent(place) => self.record_intent(world, place),
-            ScheduleAction::LoseJournal(place) => {
+            ScheduleAction::Intent(index) => self.record_intent(world, index),
+            ScheduleAction::LoseJournal(index) => {
                 let world = self.fail_commit(world)?;
-                self.end_operation(world, place, OperationEnd::NotRun)
+                self.end_operation(world, index, OperationEnd::NotRun)
             }
             ScheduleAction::FindRoom => Ok(ScheduleWorld { journal: Journal::WritableAgain, ..world }),
-            ScheduleAction::End(place, end) => self.end_operation(world, place, end),
-            ScheduleAction::Moved(place) => self.move_guest(world, place),
+            ScheduleAction::End(index, end) => self.end_operation(world, index, end),
+            ScheduleAction::Moved(index) => self.move_guest(world, index),
             ScheduleAction::Drain => {
                 world.stopped = true;
                 self.feed_schedule(world, stop(FailureCode::RunStopped))
@@ -624,7 +624,7 @@ fn check_all_orders(name: &str, setup: SearchSetup, worlds_min: usize) {
             println!("{name}: {explored:?}");
             assert!(explored.worlds >= worlds_min && explored.ends > 0, "{name}: {explored:?}, fewer than {worlds_min}");
         }
-        Err(BrokenRule { rule, path: way }) => panic!("{name}: {rule}, by {way:#?}"),
+        Err(BrokenRule { rule, path }) => panic!("{name}: {rule}, by {path:#?}"),
     }
 }
 

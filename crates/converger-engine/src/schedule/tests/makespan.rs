@@ -46,15 +46,15 @@ impl TimedWorld {
             }
             operation::OperationCommand::RecheckHolds => self.schedule_event(0, id, operation::OperationEvent::SendAllowed),
             operation::OperationCommand::Wait(ms) => self.schedule_event(ms, id, operation::OperationEvent::Woken),
-            operation::OperationCommand::Request(ask) => {
-                let answer = self.respond(id, &ask);
+            operation::OperationCommand::Request(request) => {
+                let answer = self.respond(id, &request);
                 self.schedule_event(REQUEST_MS, id, operation::OperationEvent::Responded(answer));
             }
         }
     }
 
-    fn respond(&mut self, id: &OperationId, ask: &EnvRequest) -> EnvResponse {
-        match ask {
+    fn respond(&mut self, id: &OperationId, request: &EnvRequest) -> EnvResponse {
+        match request {
             EnvRequest::Cluster => testing::cluster_response(),
             EnvRequest::Status(_) => testing::status_response(if self.is_start_finished(id) { "running" } else { "stopped" }),
             EnvRequest::Config(_) => testing::config_response(2),
@@ -89,8 +89,8 @@ fn simulate_makespan(starts: &[(u32, u64)], limits: ConcurrencyLimits) -> (u64, 
         next_number: 0,
     };
     let items = operations.iter().map(|(operation, _)| ScheduleItem::for_operation(operation, OnFailure::Continue)).collect();
-    let fresh = |(operation, terms): testing::PlannedOperation| {
-        (operation.id.clone(), operation::OperationState::new(operation, terms, Patience::default()))
+    let fresh = |(operation, context): testing::PlannedOperation| {
+        (operation.id.clone(), operation::OperationState::new(operation, context, Patience::default()))
     };
     let mut states: BTreeMap<OperationId, operation::OperationState> = operations.into_iter().map(fresh).collect();
     let (mut schedule, mut commands) = step(ScheduleState::new(limits), ScheduleEvent::Submit(items));

@@ -110,9 +110,9 @@ impl PlantedScheduleBug {
     pub(super) fn step(self, mut state: ScheduleState, event: ScheduleEvent) -> (ScheduleState, Vec<ScheduleCommand>) {
         let Some(event) = self.alter_event(event) else { return (state, Vec::new()) };
         self.corrupt_state(&mut state, &event);
-        let moved = if let ScheduleEvent::Moved { id, .. } = &event { state.positions.get(id).copied() } else { None };
+        let moved_position = if let ScheduleEvent::Moved { id, .. } = &event { state.positions.get(id).copied() } else { None };
         let stops_run = |id: &OperationId| {
-            let item = state.positions.get(id).and_then(|place| state.entries.get(place)).map(|entry| &entry.item);
+            let item = state.positions.get(id).and_then(|position| state.entries.get(position)).map(|entry| &entry.item);
             item.is_some_and(|item| item.on_failure == OnFailure::Stop && !item.is_recovered)
         };
         let is_stopping = matches!(&event, ScheduleEvent::Ended { id, end } if *end != OperationEnd::Done && stops_run(id));
@@ -120,20 +120,20 @@ impl PlantedScheduleBug {
         if self == Self::StopsOtherRuns && is_stopping {
             state.stop(&StopScope::OpenRuns, FailureCode::RunStopped, &mut commands);
         }
-        if let Some(place) = moved {
-            self.corrupt_move(&mut state, place, &mut commands);
+        if let Some(position) = moved_position {
+            self.corrupt_move(&mut state, position, &mut commands);
         }
         self.alter_commands(state, commands)
     }
 
     /// Mishandles an operation whose guest moved.
-    fn corrupt_move(self, state: &mut ScheduleState, place: u64, commands: &mut Vec<ScheduleCommand>) {
-        let Some(entry) = state.entries.get_mut(&place) else { return };
+    fn corrupt_move(self, state: &mut ScheduleState, position: u64, commands: &mut Vec<ScheduleCommand>) {
+        let Some(entry) = state.entries.get_mut(&position) else { return };
         match self {
             Self::ResumesAtOnce if entry.is_parked => {
                 entry.is_parked = false;
                 let (node, id) = (entry.item.node.clone(), entry.item.id.clone());
-                state.ready.values_mut().for_each(|ready| ready.retain(|own| *own != place));
+                state.ready.values_mut().for_each(|ready| ready.retain(|own| *own != position));
                 state.in_flight_overall += 1;
                 *state.in_flight.entry(node).or_default() += 1;
                 commands.push(ScheduleCommand::Resume(id));
@@ -177,11 +177,11 @@ impl PlantedScheduleBug {
         match (self, event) {
             (Self::ForgetsBusy, _) => {
                 let guests: Vec<Vmid> = state.guest_queues.keys().copied().collect();
-                state.guest_queues.values_mut().for_each(|lane| lane.is_busy = false);
+                state.guest_queues.values_mut().for_each(|guest_queue| guest_queue.is_busy = false);
                 guests.into_iter().for_each(|vmid| state.offer_queue_head(vmid));
             }
             (Self::LeaksNodeSlot, ScheduleEvent::Ended { id, .. }) => {
-                let node = state.positions.get(id).and_then(|place| state.entries.get(place)).map(|entry| entry.item.node.clone());
+                let node = state.positions.get(id).and_then(|position| state.entries.get(position)).map(|entry| entry.item.node.clone());
                 node.into_iter().for_each(|node| *state.in_flight.entry(node).or_default() += 1);
             }
             (Self::LeaksOverallSlot, ScheduleEvent::Ended { .. }) => state.in_flight_overall += 1,
@@ -216,8 +216,9 @@ impl PlantedScheduleBug {
                 commands.extend(again);
             }
             Self::ReleasesDependentsAtBegin => {
-                let begun: Vec<u64> = state.entries.iter().filter(|(_, entry)| entry.is_begun).map(|(place, _)| *place).collect();
-                begun.into_iter().for_each(|place| state.release_waiters(place));
+                let begun_positions: Vec<u64> =
+                    state.entries.iter().filter(|(_, entry)| entry.is_begun).map(|(position, _)| *position).collect();
+                begun_positions.into_iter().for_each(|position| state.release_waiters(position));
                 state.begin_ready(&mut commands);
             }
             _ => {}

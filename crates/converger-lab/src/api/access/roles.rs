@@ -69,9 +69,9 @@ pub(super) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
     }
     require_cluster_lock(world, call, "update role")?;
     let failed = |why: String| ApiError::internal_error(format!("update role failed: {why}"));
-    let asked = parse_privileges(world, call).map_err(failed);
+    let requested = parse_privileges(world, call).map_err(failed);
     let Some(held) = Arc::make_mut(&mut world.access.roles).get_mut(&name) else { return Err(failed(missing_role_text(&name))) };
-    let mut privileges = asked?;
+    let mut privileges = requested?;
     if call.is_set("append") {
         privileges.extend(held.iter().cloned());
     }

@@ -111,13 +111,13 @@ pub(super) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
             _ => {}
         }
     }
-    let mut shown = token_json(token);
+    let mut token_fields = token_json(token);
     if let Some(secret) = secret {
         token.secret.clone_from(&secret);
-        shown["full-tokenid"] = json!(id);
-        shown["value"] = json!(secret);
+        token_fields["full-tokenid"] = json!(id);
+        token_fields["value"] = json!(secret);
     }
-    Ok(shown.into())
+    Ok(token_fields.into())
 }
 
 pub(super) fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {

@@ -98,12 +98,12 @@ pub(super) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
         return Err(failed(format!("user '{id}' already exists")));
     }
     let groups = parse_groups(world, call).map_err(failed)?;
-    let given = |name: &&str| call.param(name).filter(|text| !text.is_empty()).map(|text| ((*name).to_owned(), text.to_owned()));
+    let text_param = |name: &&str| call.param(name).filter(|text| !text.is_empty()).map(|text| ((*name).to_owned(), text.to_owned()));
     let user = LabUser {
         enabled: call.param("enable") != Some("0"),
         expire_s: call.number_param("expire").unwrap_or(0),
         password: call.param("password").map(str::to_owned),
-        details: DETAIL_KEYS.iter().filter_map(given).collect(),
+        details: DETAIL_KEYS.iter().filter_map(text_param).collect(),
     };
     world.access.users.insert(id.clone(), user);
     join_groups(world, &id, &groups);
@@ -167,7 +167,7 @@ fn check_may_set_password(world: &World, call: &ApiCall, id: &str) -> Result<(),
     let own = world.access.users.get(&call.who.user).and_then(|user| user.password.as_deref());
     match call.param("confirmation-password") {
         None => Err(ApiError::parameter_error("confirmation-password", "password is required to modify user")),
-        Some(given) if own == Some(given) => Ok(()),
+        Some(password) if own == Some(password) => Ok(()),
         Some(_) => Err(ApiError::internal_error("invalid credentials")),
     }
 }

@@ -24,8 +24,8 @@ const NUMBERS: &[&str] = &["max_restart", "max_relocate", "failback", "auto-reba
 
 pub(super) fn index(world: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
     let rules = (world.flavour.major() >= 9).then_some("rules");
-    let rooms = ["status", "resources", "groups"].into_iter().chain(rules);
-    Ok(json!(rooms.map(|id| json!({ "id": id })).collect::<Vec<_>>()).into())
+    let subdirectories = ["status", "resources", "groups"].into_iter().chain(rules);
+    Ok(json!(subdirectories.map(|id| json!({ "id": id })).collect::<Vec<_>>()).into())
 }
 
 /// The settings of a request.
@@ -125,7 +125,7 @@ pub(super) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
     let sid = service_id(world, call);
     check_not_in_error(world, call, &sid)?;
     let failed = |why: String| ApiError::internal_error(format!("update resource failed: {why}"));
-    if call.param("digest").is_some_and(|given| given != world.ha.digest()) {
+    if call.param("digest").is_some_and(|digest| digest != world.ha.digest()) {
         return Err(failed(MODIFIED_TEXT.to_owned()));
     }
     let Some(resource) = world.ha.get_mut(&sid) else { return Err(failed(missing_resource_text(&sid))) };
@@ -223,8 +223,8 @@ fn crm_service_json(world: &World, sid: &str, resource: &HaResource) -> Value {
 
 pub(super) fn status(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let quorate = world.is_quorate(&call.entry);
-    let word = if quorate { "OK" } else { "No quorum on node" };
-    let mut entries = vec![json!({ "id": "quorum", "type": "quorum", "node": call.entry, "status": word, "quorate": u8::from(quorate) })];
+    let status = if quorate { "OK" } else { "No quorum on node" };
+    let mut entries = vec![json!({ "id": "quorum", "type": "quorum", "node": call.entry, "status": status, "quorate": u8::from(quorate) })];
     if world.flavour.major() >= 9 {
         let standby = "standby (CRM watchdog standby)";
         entries.push(json!({ "id": "fencing", "type": "fencing", "node": call.entry, "status": standby, "armed-state": "standby" }));

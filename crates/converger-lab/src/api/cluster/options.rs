@@ -11,14 +11,14 @@ use crate::world::World;
 
 /// Without `Sys.Audit` on `/`, only the tag style is visible.
 pub(super) fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
-    let mut shown = world.options.shown();
+    let mut options = world.options.shown();
     if !world.access.has_privilege(&call.who, "/", "Sys.Audit") {
-        shown.retain(|key, _| key == "tag-style");
+        options.retain(|key, _| key == "tag-style");
     }
     let seen = world.tags_seen_by(&call.who);
     let is_privileged = world.access.has_privilege(&call.who, "/", "Sys.Modify");
-    shown.insert("allowed-tags".to_owned(), json!(world.options.offered(&seen, is_privileged)));
-    Ok(Value::Object(shown).into())
+    options.insert("allowed-tags".to_owned(), json!(world.options.offered(&seen, is_privileged)));
+    Ok(Value::Object(options).into())
 }
 
 pub(super) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {

@@ -100,15 +100,15 @@ fn entry_position(world: &World, call: &ApiCall) -> Result<usize, ApiError> {
 }
 
 pub(super) fn read_entry(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
-    let place = entry_position(world, call)?;
-    Ok(find_set(world, call)?.entries.get(place).map(entry_json).unwrap_or_default().into())
+    let position = entry_position(world, call)?;
+    Ok(find_set(world, call)?.entries.get(position).map(entry_json).unwrap_or_default().into())
 }
 
 /// Updates an address. Fields that the request omits stay.
 pub(super) fn update_entry(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     check_digest(world, call, &content_digest(&find_set(world, call)?.entries))?;
-    let place = entry_position(world, call)?;
-    if let Some(address) = set_mut(world, call).entries.get_mut(place) {
+    let position = entry_position(world, call)?;
+    if let Some(address) = set_mut(world, call).entries.get_mut(position) {
         address.nomatch = call.param("nomatch").map_or(address.nomatch, |text| text == "1");
         if call.param("comment").is_some() {
             address.comment = parse_comment(call);
@@ -119,7 +119,7 @@ pub(super) fn update_entry(world: &mut World, call: &ApiCall) -> Result<ApiData,
 
 pub(super) fn remove_entry(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     check_digest(world, call, &content_digest(&find_set(world, call)?.entries))?;
-    let place = entry_position(world, call)?;
-    set_mut(world, call).entries.remove(place);
+    let position = entry_position(world, call)?;
+    set_mut(world, call).entries.remove(position);
     Ok(ApiData::null())
 }

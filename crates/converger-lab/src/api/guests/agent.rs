@@ -77,8 +77,8 @@ fn agent_info() -> Value {
 fn file_systems(guest: &LabGuest) -> Value {
     let disks = drives(guest.kind, &guest.config).filter(|(_, drive)| !drive.is_cdrom());
     let mounted = |(index, (_, drive)): (usize, (&String, crate::guest::drive::DriveValue))| {
-        let place = if index == 0 { "/".to_owned() } else { format!("/mnt/{index}") };
-        json!({ "name": format!("sd{}1", char::from(b'a' + (index % 26) as u8)), "mountpoint": place, "type": "ext4",
+        let mount_point = if index == 0 { "/".to_owned() } else { format!("/mnt/{index}") };
+        json!({ "name": format!("sd{}1", char::from(b'a' + (index % 26) as u8)), "mountpoint": mount_point, "type": "ext4",
             "total-bytes": drive.size_bytes(), "used-bytes": drive.size_bytes() / 4, "disk": [] })
     };
     disks.enumerate().map(mounted).collect()
@@ -112,11 +112,11 @@ fn address_json(kind: &str, text: &str, length: u8) -> Value {
 fn network_interfaces(guest: &LabGuest) -> Value {
     let loopback = json!({ "name": "lo", "hardware-address": "00:00:00:00:00:00",
         "ip-addresses": [address_json("ipv4", "127.0.0.1", 8), address_json("ipv6", "::1", 128)] });
-    let card = |(number, mac): (u32, String)| {
+    let interface_json = |(number, mac): (u32, String)| {
         let (text, length) = guest_ip_address(guest, number);
         json!({ "name": format!("eth{number}"), "hardware-address": mac, "ip-addresses": [address_json("ipv4", &text, length)] })
     };
-    std::iter::once(loopback).chain(card_macs(guest).map(card)).collect()
+    std::iter::once(loopback).chain(card_macs(guest).map(interface_json)).collect()
 }
 
 /// A stopped container returns no interfaces.
@@ -130,11 +130,11 @@ pub(super) fn container_interfaces(world: &mut World, call: &ApiCall) -> Result<
             "ip-addresses": [address_json("inet", text, length)] })
     };
     let loopback = entry("lo", "00:00:00:00:00:00", "127.0.0.1", 8);
-    let card = |(number, mac): (u32, String)| {
+    let interface_json = |(number, mac): (u32, String)| {
         let (text, length) = guest_ip_address(guest, number);
         entry(&format!("eth{number}"), &mac, &text, length)
     };
-    let entries: Vec<Value> = std::iter::once(loopback).chain(card_macs(guest).map(card)).collect();
+    let entries: Vec<Value> = std::iter::once(loopback).chain(card_macs(guest).map(interface_json)).collect();
     Ok(json!(entries).into())
 }
 

@@ -18,14 +18,14 @@ pub(super) fn clone_guest(world: &mut World, call: &ApiCall) -> Result<ApiData, 
     check_target(world, call)?;
     require_quorum(world, &call.node)?;
     let source = call.vmid();
-    let gone = || {
+    let not_found = || {
         ApiError::internal_error(format!(
             "unable to find configuration file for {} {source} on node '{}'",
             call.kind.error_word(),
             call.node
         ))
     };
-    let guest = world.guest_on(&call.node, call.kind, source).ok_or_else(gone)?;
+    let guest = world.guest_on(&call.node, call.kind, source).ok_or_else(not_found)?;
     if let Some(locked) = guest.lock_error() {
         return Err(ApiError::internal_error(locked));
     }
@@ -125,8 +125,8 @@ fn check_can_leave_node(world: &World, call: &ApiCall, guest: &LabGuest, cloning
     if cloning.node == call.node || !uses_local_storage(world, guest) {
         return Ok(());
     }
-    let word = call.kind.error_word();
-    Err(ApiError::internal_error(format!("can't clone {word} to node '{}' ({word} uses local storage)", cloning.node)))
+    let kind_word = call.kind.error_word();
+    Err(ApiError::internal_error(format!("can't clone {kind_word} to node '{}' ({kind_word} uses local storage)", cloning.node)))
 }
 
 fn check_linkable(guest: &LabGuest, cloning: &CloneWork) -> Result<(), ApiError> {

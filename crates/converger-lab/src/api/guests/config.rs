@@ -51,8 +51,8 @@ pub(super) fn update_now(world: &mut World, call: &ApiCall) -> Result<ApiData, A
 pub(super) fn unlink_disks(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let renamed = |name: &str| if name == "idlist" { "delete" } else { name }.to_owned();
     let values: Vec<_> = call.values.iter().map(|(name, value)| (renamed(name), value.clone())).collect();
-    let (who, entry, node) = (call.who.clone(), call.entry.clone(), call.node.clone());
-    update_now(world, &ApiCall { method: call.method, values: values.into(), who, entry, node, kind: call.kind })
+    let (caller, entry, node) = (call.who.clone(), call.entry.clone(), call.node.clone());
+    update_now(world, &ApiCall { method: call.method, values: values.into(), who: caller, entry, node, kind: call.kind })
 }
 
 /// Updates the config in a task. With a delay, the call waits that long and returns nothing if the task succeeded.

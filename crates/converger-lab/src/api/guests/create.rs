@@ -57,8 +57,12 @@ pub(super) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
 /// Checks that no guest of any kind on any node uses the VMID.
 pub(super) fn check_id_free(world: &World, call: &ApiCall, vmid: u32) -> Result<(), ApiError> {
     let Some(other) = world.guests.get(&vmid) else { return Ok(()) };
-    let taken = format!("{} {vmid} already exists on node '{}'", other.kind.error_word(), other.node);
-    Err(ApiError::internal_error(if call.kind == LabGuestKind::Qemu { format!("unable to create VM {vmid} - {taken}") } else { taken }))
+    let exists_text = format!("{} {vmid} already exists on node '{}'", other.kind.error_word(), other.node);
+    Err(ApiError::internal_error(if call.kind == LabGuestKind::Qemu {
+        format!("unable to create VM {vmid} - {exists_text}")
+    } else {
+        exists_text
+    }))
 }
 
 /// Removes the guest that a restore overwrites, with its disks.
@@ -169,18 +173,18 @@ fn add_locked_guest(world: &mut World, call: &ApiCall, vmid: u32) {
 pub(super) fn convert_to_template(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let guest = call.find_guest(world)?;
     let (kind, vmid) = (call.kind, guest.vmid);
-    let word = kind.error_word();
+    let kind_word = kind.error_word();
     if let Some(locked) = guest.lock_error() {
         return Err(ApiError::internal_error(locked));
     }
     if !guest.snapshots.is_empty() {
-        return Err(ApiError::internal_error(format!("unable to create template, because {word} contains snapshots")));
+        return Err(ApiError::internal_error(format!("unable to create template, because {kind_word} contains snapshots")));
     }
     if guest.is_template() {
         return Err(ApiError::internal_error("you can't convert a template to a template"));
     }
     if guest.is_running() {
-        return Err(ApiError::internal_error(format!("you can't convert a {word} to template if {word} is running")));
+        return Err(ApiError::internal_error(format!("you can't convert a {kind_word} to template if {kind_word} is running")));
     }
     let name = format!("{}template", kind.task_prefix());
     let upid = world.start_task(NewTask::holding_guest(&call.node, &call.who, &name, vmid, TaskWork::Template { vmid }));

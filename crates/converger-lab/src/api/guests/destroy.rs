@@ -11,16 +11,16 @@ use crate::world::World;
 
 pub(super) fn destroy(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let guest = call.find_guest(world)?;
-    let (vmid, word, purge) = (guest.vmid, guest.kind.error_word(), call.is_set("purge"));
+    let (vmid, kind_word, purge) = (guest.vmid, guest.kind.error_word(), call.is_set("purge"));
     let stop = call.kind == LabGuestKind::Lxc && call.is_set("force");
     if guest.is_protected() {
-        return Err(ApiError::internal_error(format!("can't remove {word} {vmid} - protection mode enabled")));
+        return Err(ApiError::internal_error(format!("can't remove {kind_word} {vmid} - protection mode enabled")));
     }
     if let Some(locked) = guest.lock_error().filter(|_| call.kind == LabGuestKind::Lxc) {
         return Err(ApiError::internal_error(locked));
     }
     if world.ha.is_managed(&guest.ha_service_id()) && !purge {
-        let text = format!("unable to remove {word} {vmid} - used in HA resources and purge parameter not set.");
+        let text = format!("unable to remove {kind_word} {vmid} - used in HA resources and purge parameter not set.");
         return Err(ApiError::internal_error(text));
     }
     if guest.is_running() && !stop {

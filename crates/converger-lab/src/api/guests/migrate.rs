@@ -63,7 +63,7 @@ pub(super) fn start_migration(world: &mut World, call: &ApiCall) -> Result<ApiDa
     }
     // For containers, the task checks this.
     if kind == LabGuestKind::Qemu && call.param("targetstorage").is_none() {
-        task_work::missing_storage_error(world, guest, &target).map_or(Ok(()), |lacks| Err(ApiError::internal_error(lacks)))?;
+        task_work::missing_storage_error(world, guest, &target).map_or(Ok(()), |error| Err(ApiError::internal_error(error)))?;
     }
     let service = guest.ha_service_id();
     if world.ha.is_managed(&service) {

@@ -53,8 +53,8 @@ pub(super) fn start(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiErr
 }
 
 /// For containers, the call itself fails if the guest is not running.
-fn require_running(world: &World, call: &ApiCall, word: &str) -> Result<(), ApiError> {
-    if is_running(world, call) { Ok(()) } else { Err(ApiError::internal_error(format!("{word} {} not running", call.vmid()))) }
+fn require_running(world: &World, call: &ApiCall, action: &str) -> Result<(), ApiError> {
+    if is_running(world, call) { Ok(()) } else { Err(ApiError::internal_error(format!("{action} {} not running", call.vmid()))) }
 }
 
 /// For virtual machines, the check looks for the config first.
@@ -90,8 +90,8 @@ fn interrupt_own_shutdowns(world: &mut World, call: &ApiCall) {
     let name = format!("{}shutdown", call.kind.task_prefix());
     let about = call.vmid().to_string();
     let user = call.who.id();
-    let theirs = |task: &crate::task::LabTask| task.kind == name && task.about == about && task.user == user && !task.is_over();
-    let ids: Vec<u64> = world.tasks.all.iter().filter(|(_, task)| theirs(task)).map(|(id, _)| *id).collect();
+    let is_same_task = |task: &crate::task::LabTask| task.kind == name && task.about == about && task.user == user && !task.is_over();
+    let ids: Vec<u64> = world.tasks.all.iter().filter(|(_, task)| is_same_task(task)).map(|(id, _)| *id).collect();
     for id in ids {
         world.interrupt_task(id);
     }

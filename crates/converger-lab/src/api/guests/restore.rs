@@ -29,8 +29,8 @@ pub(super) fn find_backup<'a>(world: &'a World, call: &'a ApiCall) -> Result<Opt
 pub(super) fn check_may_overwrite(world: &World, call: &ApiCall) -> Result<(), ApiError> {
     let vmid = call.vmid();
     let Some(guest) = world.guests.get(&vmid) else { return Ok(()) };
-    let word = call.kind.error_word();
-    let refused = |why: &str| Err(ApiError::internal_error(format!("unable to restore {word} {vmid} - {why}")));
+    let kind_word = call.kind.error_word();
+    let refused = |why: &str| Err(ApiError::internal_error(format!("unable to restore {kind_word} {vmid} - {why}")));
     match () {
         () if !call.is_set("force") => refused(&format!("{} {vmid} already exists on node '{}'", guest.kind.error_word(), guest.node)),
         () if guest.kind != call.kind || guest.node != call.node => refused("it exists elsewhere or is of another kind"),
@@ -41,7 +41,7 @@ pub(super) fn check_may_overwrite(world: &World, call: &ApiCall) -> Result<(), A
 }
 
 /// The config of the backup with new disks and the settings of the request.
-pub(super) fn restored_section(world: &mut World, call: &ApiCall, backup: &GuestBackup, asked: ConfigSection) -> ConfigSection {
+pub(super) fn restored_section(world: &mut World, call: &ApiCall, backup: &GuestBackup, requested: ConfigSection) -> ConfigSection {
     let mut section = backup.section.clone();
     section.retain(|key, _| !is_unused_key(key) && !["parent", "template"].contains(&key.as_str()));
     let disks: Vec<(String, DriveValue)> = drives(backup.kind, &section).map(|(key, drive)| (key.clone(), drive)).collect();
@@ -58,7 +58,7 @@ pub(super) fn restored_section(world: &mut World, call: &ApiCall, backup: &Guest
             *value = replace_mac(value, &world.random.new_mac(prefix));
         }
     }
-    section.extend(asked);
+    section.extend(requested);
     section
 }
 

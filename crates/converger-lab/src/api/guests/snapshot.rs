@@ -18,12 +18,12 @@ pub(super) fn index(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
 pub(super) fn list(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let guest = call.find_guest(world)?;
     let mut entries: Vec<Value> = guest.snapshots.iter().map(|(name, values)| snapshot_json(guest, name, values)).collect();
-    let mut here = json!({ "name": "current", "description": "You are here!", "digest": guest.digest(),
+    let mut current = json!({ "name": "current", "description": "You are here!", "digest": guest.digest(),
         "running": u8::from(guest.is_running()) });
     if let Some(parent) = guest.get("parent") {
-        here["parent"] = json!(parent);
+        current["parent"] = json!(parent);
     }
-    entries.push(here);
+    entries.push(current);
     Ok(json!(entries).into())
 }
 

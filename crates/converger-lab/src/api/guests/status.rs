@@ -18,8 +18,8 @@ pub(super) fn list_verbs(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiError
 }
 
 pub(super) fn list(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
-    let here = world.visible_guests().filter(|guest| guest.node == call.node && guest.kind == call.kind);
-    let seen = here.filter(visible_guest_filter(world, call));
+    let on_node = world.visible_guests().filter(|guest| guest.node == call.node && guest.kind == call.kind);
+    let seen = on_node.filter(visible_guest_filter(world, call));
     let full = call.is_set("full");
     Ok(ApiData::from_json_text(json_text::write_list(seen, |row, guest| put_entry(world, guest, full, row))))
 }

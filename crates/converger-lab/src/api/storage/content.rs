@@ -149,10 +149,10 @@ fn check_may_change(world: &World, call: &ApiCall, id: &str) -> Result<(), ApiEr
 pub(super) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let id = volume_id(call)?;
     check_may_change(world, call, &id)?;
-    let there = world.storages.volumes.contains_key(&id) || world.storages.has_file(&id);
+    let exists = world.storages.volumes.contains_key(&id) || world.storages.has_file(&id);
     let Some(backup) = world.storages.backups.get_mut(&id) else {
         let attribute = if call.param("notes").is_some() { "notes" } else { "protected" };
-        return Err(if there {
+        return Err(if exists {
             ApiError::internal_error(format!("only backups support attribute '{attribute}'"))
         } else {
             missing_volume_error(&id)

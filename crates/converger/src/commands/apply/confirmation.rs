@@ -138,8 +138,8 @@ impl ConfirmationPrompt {
         };
         thread::Builder::new().spawn(read).map_err(|error| inputs::no_thread(&error))?;
         let mut signal = self.signal.clone();
-        let gone = pin!(async move { signal.wait_for(|signal| *signal != RunSignal::Continue).await.is_ok() });
-        let line = match select(answered, gone).await {
+        let stop_requested = pin!(async move { signal.wait_for(|signal| *signal != RunSignal::Continue).await.is_ok() });
+        let line = match select(answered, stop_requested).await {
             Either::Left((Ok(line), _)) => line.map_err(failed)?,
             Either::Left((Err(_), _)) | Either::Right(_) => String::new(),
         };

@@ -41,7 +41,7 @@ impl NextSteps {
                 format!("if this plan is what you want: `{} --confirm {digest}`", repeat_command_line("apply", arguments))
             }
         };
-        let is_other = arguments.confirm.as_deref().and_then(Digest::parse).is_some_and(|given| given != digest);
+        let is_other = arguments.confirm.as_deref().and_then(Digest::parse).is_some_and(|confirmed| confirmed != digest);
         let help = if is_other { format!("{OTHER_DIGEST}; {help}") } else { help };
         Ok(Self { digest, has_steps: plan_steps(plan).next().is_some(), help })
     }
@@ -71,21 +71,21 @@ fn plan_steps(plan: &Plan) -> impl Iterator<Item = &Step> {
 
 /// The command line that gives the same plan again. For `apply` it has every option but the confirmation.
 pub(super) fn repeat_command_line(verb: &str, arguments: &ApplyArgs) -> String {
-    let mut words = vec!["converger".to_owned(), verb.to_owned(), files::shell_argument(&arguments.source.desired)];
-    let look = &arguments.source.observation;
-    let mut option = |name: &str, value: Option<String>| words.extend(value.map(|value| format!("--{name} {value}")));
-    option("config", look.config.as_deref().map(files::shell_argument));
+    let mut parts = vec!["converger".to_owned(), verb.to_owned(), files::shell_argument(&arguments.source.desired)];
+    let observation_arguments = &arguments.source.observation;
+    let mut option = |name: &str, value: Option<String>| parts.extend(value.map(|value| format!("--{name} {value}")));
+    option("config", observation_arguments.config.as_deref().map(files::shell_argument));
     let ids: Vec<String> = arguments.filter.only.iter().map(ToString::to_string).collect();
     option("only", (!ids.is_empty()).then(|| ids.join(",")));
     if verb != "apply" {
-        return words.join(" ");
+        return parts.join(" ");
     }
     option("plan", arguments.plan.as_deref().map(files::shell_argument));
     option("timeout", arguments.timeout.map(|seconds| seconds.to_string()));
     option("out", arguments.out.as_deref().map(files::shell_argument));
     let flags = [("--partial", arguments.partial), ("--fail-fast", arguments.fail_fast), ("--json", arguments.json)];
-    words.extend(flags.into_iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| flag.to_owned()));
-    words.join(" ")
+    parts.extend(flags.into_iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| flag.to_owned()));
+    parts.join(" ")
 }
 
 #[cfg(test)]

@@ -104,7 +104,7 @@ fn draw_lines(lines: &mpsc::Receiver<BoardLine>, subject: BoardSubject, count: u
     let all = (count > 1).then(|| add_total_bar(&screen, count));
     // Drawn text bypasses the stream that strips styles.
     let is_plain = AutoStream::choice(&io::stderr()) == ColorChoice::Never;
-    let shown = |text: String| if is_plain { strip_str(&text).to_string() } else { text };
+    let strip_if_plain = |text: String| if is_plain { strip_str(&text).to_string() } else { text };
     for line in lines {
         match line {
             BoardLine::Text(text) => drop(screen.println(text)),
@@ -115,13 +115,13 @@ fn draw_lines(lines: &mpsc::Receiver<BoardLine>, subject: BoardSubject, count: u
                     bar.finish_and_clear();
                 }
                 if subject.shows_ends() {
-                    let _ = screen.println(shown(text));
+                    let _ = screen.println(strip_if_plain(text));
                 }
                 all.iter().for_each(|all| all.inc(1));
             }
             BoardLine::Step { operation, text, .. } => {
                 draw_target::set_spinner_active(true);
-                bars.entry(operation).or_insert_with(|| add_spinner(&screen, all.as_ref())).set_message(shown(text));
+                bars.entry(operation).or_insert_with(|| add_spinner(&screen, all.as_ref())).set_message(strip_if_plain(text));
             }
         }
         progress::remove_pending_line();

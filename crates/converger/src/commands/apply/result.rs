@@ -157,8 +157,9 @@ fn render_operation(environment: &EnvironmentName, reported: &OperationReport) -
 
 /// The number of operations by how they ended.
 fn describe_ends(report: &ExecutionReport) -> String {
-    let count = |word: &str| report.operations().iter().filter(|reported| progress_board::outcome_word(&reported.outcome) == word).count();
-    let words = OperationEnd::ALL.into_iter().map(OperationEnd::word).chain([progress_board::IN_FLIGHT]);
-    let counts = words.map(|word| (word, count(word))).filter(|(_, count)| *count > 0);
-    counts.map(|(word, count)| format!("{count} {word}")).collect::<Vec<_>>().join(", ")
+    let count =
+        |outcome: &str| report.operations().iter().filter(|reported| progress_board::outcome_word(&reported.outcome) == outcome).count();
+    let outcomes = OperationEnd::ALL.into_iter().map(OperationEnd::word).chain([progress_board::IN_FLIGHT]);
+    let counts = outcomes.map(|outcome| (outcome, count(outcome))).filter(|(_, count)| *count > 0);
+    counts.map(|(outcome, count)| format!("{count} {outcome}")).collect::<Vec<_>>().join(", ")
 }

@@ -79,14 +79,14 @@ fn start_watchdog(mut signal: watch::Receiver<RunSignal>) -> Result<(), CommandE
     };
     let watch = move || {
         runtime.block_on(async {
-            let twice = pin!(async {
+            let two_signals = pin!(async {
                 signals.next().await;
                 signals.next().await;
             });
             // After `--timeout` the first signal is the second request.
             let left = pin!(async { signal.wait_for(|signal| *signal == RunSignal::Leave).await.is_ok() });
-            if let Either::Right((false, twice)) = select(twice, left).await {
-                twice.await;
+            if let Either::Right((false, two_signals)) = select(two_signals, left).await {
+                two_signals.await;
             }
             tokio::time::sleep(LEAVE_TIMEOUT).await;
         });
@@ -97,9 +97,9 @@ fn start_watchdog(mut signal: watch::Receiver<RunSignal>) -> Result<(), CommandE
 
 /// Shows a line and waits for it, but not long: the terminal may accept no output.
 fn show_and_wait(line: &'static str) {
-    let shown = mention(line);
+    let receiver = mention(line);
     progress::wait_for_pending_lines(SHOW_TIMEOUT);
-    let _ = shown.map(|shown| shown.recv_timeout(SHOW_TIMEOUT));
+    let _ = receiver.map(|receiver| receiver.recv_timeout(SHOW_TIMEOUT));
 }
 
 /// Shows a line without waiting for it. If a new thread writes it, the receiver gets a message when it has.
@@ -107,11 +107,11 @@ pub(in crate::commands) fn mention(line: &'static str) -> Option<mpsc::Receiver<
     if progress::print_above_spinner(line) {
         return None;
     }
-    let (sender, shown) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let started = thread::Builder::new().spawn(move || {
         let _ = writeln!(anstream::stderr(), "{line}");
         let _ = sender.send(());
     });
     // Without a thread the line is not shown: waiting for the terminal here would delay the second signal.
-    started.is_ok().then_some(shown)
+    started.is_ok().then_some(receiver)
 }

@@ -41,12 +41,12 @@ struct BacktestResult {
 
 fn evaluate_decisions(source: &DecisionSource<'_>, index: &DecisionIndex, candidate: &Path) -> Result<BacktestResult, CommandError> {
     let mut result = BacktestResult::default();
-    for made in &index.decisions {
-        let reproduced = match index.reproduce_decision(source, made) {
+    for run_decision in &index.decisions {
+        let reproduced = match index.reproduce_decision(source, run_decision) {
             Ok(reproduced) => reproduced,
             // Pruned inputs or another planner: reported, and never counted as unchanged.
             Err(error) => {
-                result.unreadable.push((made.run.id.as_str().to_owned(), error.message_text()));
+                result.unreadable.push((run_decision.run.id.as_str().to_owned(), error.message_text()));
                 if error.is_broken() && result.broken.is_none() {
                     result.broken = Some(error);
                 }
@@ -54,9 +54,9 @@ fn evaluate_decisions(source: &DecisionSource<'_>, index: &DecisionIndex, candid
             }
         };
         result.count += 1;
-        let candidate = inputs::load_config(Some(candidate), &made.run.environment)?;
+        let candidate = inputs::load_config(Some(candidate), &run_decision.run.environment)?;
         let (then, now) = (reproduced.decide(), reproduced.with_rules_and_limits(&candidate.rules, candidate.limits).decide());
-        result.changed.extend(compare_judgements(made.clone(), &then, &now));
+        result.changed.extend(compare_judgements(run_decision.clone(), &then, &now));
     }
     Ok(result)
 }
@@ -85,7 +85,7 @@ fn backtest_status(is_unchanged: bool, is_all_read: bool) -> ExitStatus {
     }
 }
 
-fn compare_judgements(made: RunDecision, then: &Judged, now: &Judged) -> Option<ChangedDecision> {
+fn compare_judgements(run_decision: RunDecision, then: &Judged, now: &Judged) -> Option<ChangedDecision> {
     let (one, other) = (describe_run_judgement(then), describe_run_judgement(now));
     let run = (one != other).then_some((one, other));
     let pairs = then.plan().guests().zip(now.plan().guests());
@@ -93,7 +93,7 @@ fn compare_judgements(made: RunDecision, then: &Judged, now: &Judged) -> Option<
         .map(|((guest, then), (_, now))| (guest.vmid, (describe_verdict(then), describe_verdict(now))))
         .filter(|(_, (then, now))| then != now)
         .collect();
-    (run.is_some() || !guests.is_empty()).then_some(ChangedDecision { made, run, guests })
+    (run.is_some() || !guests.is_empty()).then_some(ChangedDecision { made: run_decision, run, guests })
 }
 
 /// The refusals of the whole run.
@@ -111,21 +111,25 @@ fn describe_verdict(verdict: &Verdict) -> String {
 }
 
 fn describe_codes<'r>(causes: impl Iterator<Item = &'r Refusal>) -> Option<String> {
-    let mut words: Vec<&str> = causes.map(|cause| cause.code().entry().word).collect();
-    words.dedup();
-    (!words.is_empty()).then(|| format!("refused ({})", words.join(", ")))
+    let mut codes: Vec<&str> = causes.map(|cause| cause.code().entry().word).collect();
+    codes.dedup();
+    (!codes.is_empty()).then(|| format!("refused ({})", codes.join(", ")))
 }
 
 fn render_backtest(count: u64, changed: &[ChangedDecision], unread: &[(String, String)]) -> String {
     let mut text = String::new();
-    for ChangedDecision { made, run, guests } in changed {
-        let head =
-            format!("{} in {} at {}", made.run.id.as_str(), made.run.environment, timestamp::format_timestamp(made.run.at_ms / 1000));
+    for ChangedDecision { made: run_decision, run, guests } in changed {
+        let head = format!(
+            "{} in {} at {}",
+            run_decision.run.id.as_str(),
+            run_decision.run.environment,
+            timestamp::format_timestamp(run_decision.run.at_ms / 1000)
+        );
         let _ = writeln!(text, "{}", apply_style(render::BOLD, head));
         let rows =
             run.iter().map(|change| ("run".to_owned(), change)).chain(guests.iter().map(|(vmid, change)| (vmid.to_string(), change)));
-        for (who, (then, now)) in rows {
-            let _ = writeln!(text, "  {who:<6} then {then}, now {now}");
+        for (subject, (then, now)) in rows {
+            let _ = writeln!(text, "  {subject:<6} then {then}, now {now}");
         }
     }
     for (run, why) in unread {
@@ -141,9 +145,9 @@ fn backtest_json(count: u64, changed: &[ChangedDecision], unread: &[(String, Str
     let pair = |(then, now): &(String, String)| json!({ "then": then, "now": now });
     let rows: Vec<Json> = changed
         .iter()
-        .map(|ChangedDecision { made, run, guests }| {
+        .map(|ChangedDecision { made: run_decision, run, guests }| {
             let guests: BTreeMap<String, Json> = guests.iter().map(|(vmid, change)| (vmid.to_string(), pair(change))).collect();
-            json!({ "run": made.run.id.as_str(), "plan": made.decision.plan, "whole": run.as_ref().map(pair), "guests": guests })
+            json!({ "run": run_decision.run.id.as_str(), "plan": run_decision.decision.plan, "whole": run.as_ref().map(pair), "guests": guests })
         })
         .collect();
     let unread: Vec<Json> = unread.iter().map(|(run, why)| json!({ "run": run, "why": why })).collect();

@@ -51,12 +51,12 @@ fn read_plan_file(path: &str) -> Result<ComparedPlan, CommandError> {
 }
 
 fn read_recorded(record: &DecisionSource<'_>, decided: &DecisionIndex, name: &str) -> Result<ComparedPlan, CommandError> {
-    let made = decided.require_decision(name).map_err(|stop| {
+    let run_decision = decided.require_decision(name).map_err(|stop| {
         let is_file = Digest::parse(name).is_none() && Path::new(name).is_file();
         if is_file { stop.with_help(format!("to compare the file, write its path: ./{}", name.escape_debug())) } else { stop }
     })?;
-    let body = decided.read_part_json(record, made, DecisionPart::Plan)?;
-    let origin = json!({ "entry": made.index, "plan": made.decision.plan, "run": made.run.id.as_str() });
+    let body = decided.read_part_json(record, run_decision, DecisionPart::Plan)?;
+    let origin = json!({ "entry": run_decision.index, "plan": run_decision.decision.plan, "run": run_decision.run.id.as_str() });
     Ok(ComparedPlan { plan: RecordedPlan::from_body(&body), origin })
 }
 

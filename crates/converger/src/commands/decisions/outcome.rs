@@ -16,14 +16,14 @@ pub(super) struct PlanOutcome {
 }
 
 impl PlanOutcome {
-    pub(super) fn load(source: &DecisionSource<'_>, made: &RunDecision, others: Vec<RunId>) -> Result<Self, CommandError> {
-        Ok(Self { operations: source.operations(&made.run.id)?, others })
+    pub(super) fn load(source: &DecisionSource<'_>, run_decision: &RunDecision, others: Vec<RunId>) -> Result<Self, CommandError> {
+        Ok(Self { operations: source.operations(&run_decision.run.id)?, others })
     }
 
-    pub(super) fn render(&self, made: &RunDecision) -> String {
-        let mut text = format!("\n{} {}\n", apply_style(render::CYAN, "run"), made.run.id.as_str());
-        text.extend(made.admissions.iter().map(|admission| format!("  admission: {}\n", admission::describe_admission(admission))));
-        if made.admissions.is_empty() {
+    pub(super) fn render(&self, run_decision: &RunDecision) -> String {
+        let mut text = format!("\n{} {}\n", apply_style(render::CYAN, "run"), run_decision.run.id.as_str());
+        text.extend(run_decision.admissions.iter().map(|admission| format!("  admission: {}\n", admission::describe_admission(admission))));
+        if run_decision.admissions.is_empty() {
             text.push_str("  admission: none, the run ended before it\n");
         }
         text.push_str(&ops::render_lines(&self.operations));
@@ -35,8 +35,8 @@ impl PlanOutcome {
     }
 
     /// The same as JSON, with the plan as its own document.
-    pub(super) fn to_json(&self, made: &RunDecision, plan: Json) -> Json {
-        let RunDecision { run, index, admissions: admitted, .. } = made;
+    pub(super) fn to_json(&self, run_decision: &RunDecision, plan: Json) -> Json {
+        let RunDecision { run, index, admissions: admitted, .. } = run_decision;
         json!({
             "schema": "converger.explained/1", "run": run.id.as_str(), "environment": run.environment, "entry": index, "at_ms": run.at_ms,
             "by": run.by, "admissions": admitted.iter().map(admission::admission_json).collect::<Vec<_>>(),

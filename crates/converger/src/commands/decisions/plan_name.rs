@@ -41,7 +41,7 @@ impl DigestPrefix {
 impl DecisionIndex {
     /// The decision of this run.
     pub(super) fn find_run(&self, run: &RunId) -> Option<&RunDecision> {
-        self.decisions.iter().rfind(|made| made.run.id == *run)
+        self.decisions.iter().rfind(|run_decision| run_decision.run.id == *run)
     }
 
     /// The decision of the run, or the last one with the plan, that this name stands for.
@@ -49,16 +49,16 @@ impl DecisionIndex {
     /// # Errors
     /// Several plans start with these digits.
     pub(super) fn find_decision(&self, name: &str) -> Result<Option<&RunDecision>, CommandError> {
-        if let Some(made) = RunId::new(name).and_then(|run| self.find_run(&run)) {
-            return Ok(Some(made));
+        if let Some(run_decision) = RunId::new(name).and_then(|run| self.find_run(&run)) {
+            return Ok(Some(run_decision));
         }
         let Some(prefix) = DigestPrefix::parse(name) else { return Ok(None) };
-        let is_meant = |made: &&RunDecision| prefix.matches(made.decision.plan);
+        let is_meant = |run_decision: &&RunDecision| prefix.matches(run_decision.decision.plan);
         let Some(last) = self.decisions.iter().rfind(is_meant) else { return Ok(None) };
-        if self.decisions.iter().filter(is_meant).all(|made| made.decision.plan == last.decision.plan) {
+        if self.decisions.iter().filter(is_meant).all(|run_decision| run_decision.decision.plan == last.decision.plan) {
             return Ok(Some(last));
         }
-        let candidates = self.recent_plans(|made| prefix.matches(made.decision.plan));
+        let candidates = self.recent_plans(|run_decision| prefix.matches(run_decision.decision.plan));
         let count = candidates.len();
         let listed = list_candidates(&candidates, |digest| digest.to_string());
         Err(CommandError::input_error(format!("`{name}` is the start of {count} recorded plans"))
@@ -88,20 +88,21 @@ impl DecisionIndex {
     }
 
     /// The other runs that made the same plan, if the name is one of a plan and not of a run.
-    pub(super) fn other_runs(&self, name: &str, taken: &RunDecision) -> Vec<RunId> {
-        if name == taken.run.id.as_str() {
+    pub(super) fn other_runs(&self, name: &str, selected: &RunDecision) -> Vec<RunId> {
+        if name == selected.run.id.as_str() {
             return Vec::new();
         }
-        let is_other = |made: &&RunDecision| made.decision.plan == taken.decision.plan && made.run.id != taken.run.id;
-        self.decisions.iter().filter(is_other).map(|made| made.run.id.clone()).collect()
+        let is_other =
+            |run_decision: &&RunDecision| run_decision.decision.plan == selected.decision.plan && run_decision.run.id != selected.run.id;
+        self.decisions.iter().filter(is_other).map(|run_decision| run_decision.run.id.clone()).collect()
     }
 
     /// Each plan once, the newest first, with the last run that made it.
     fn recent_plans(&self, is_meant: impl Fn(&RunDecision) -> bool) -> Vec<(Digest, &RunId)> {
         let mut plans: Vec<(Digest, &RunId)> = Vec::new();
-        for made in self.decisions.iter().rev().filter(|made| is_meant(made)) {
-            if !plans.iter().any(|(plan, _)| *plan == made.decision.plan) {
-                plans.push((made.decision.plan, &made.run.id));
+        for run_decision in self.decisions.iter().rev().filter(|run_decision| is_meant(run_decision)) {
+            if !plans.iter().any(|(plan, _)| *plan == run_decision.decision.plan) {
+                plans.push((run_decision.decision.plan, &run_decision.run.id));
             }
         }
         plans
@@ -145,7 +146,7 @@ mod tests {
 
     fn found(index: &DecisionIndex, name: &str) -> Option<String> {
         let found = index.find_decision(name).map_err(|error| error.message_text()).expect("not ambiguous");
-        found.map(|made| made.run.id.as_str().to_owned())
+        found.map(|run_decision| run_decision.run.id.as_str().to_owned())
     }
 
     #[test]

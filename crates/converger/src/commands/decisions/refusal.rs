@@ -35,7 +35,7 @@ impl RecordedRefusal {
         };
         let bytes = write_entry(entry).map_err(|error| broken(format!("cannot write entry {index}: {error}")))?;
         let as_json = entry_json(index, &bytes)?;
-        let run = decisions.find_run(run).map(|made| (made.run.clone(), made.decision.plan));
+        let run = decisions.find_run(run).map(|run_decision| (run_decision.run.clone(), run_decision.decision.plan));
         let (stage, code, evidence) = (stage.clone(), code.clone(), evidence.clone());
         Ok(Self { index, guest: *guest, stage, code, evidence, run, json: as_json })
     }

@@ -27,10 +27,10 @@ impl StoredPlan {
     pub(super) fn load(
         source: &DecisionSource<'_>,
         index: &DecisionIndex,
-        made: &RunDecision,
+        run_decision: &RunDecision,
         why: &CommandError,
     ) -> Result<Self, CommandError> {
-        let read = |part| index.read_part_json(source, made, part);
+        let read = |part| index.read_part_json(source, run_decision, part);
         Ok(Self {
             body: read(DecisionPart::Plan)?,
             judgement: read(DecisionPart::Judgement)?,
@@ -39,10 +39,10 @@ impl StoredPlan {
         })
     }
 
-    pub(super) fn to_json(&self, made: &RunDecision) -> Json {
+    pub(super) fn to_json(&self, run_decision: &RunDecision) -> Json {
         json!({
-            "schema": "converger.kept/1", "run": made.run.id.as_str(), "entry": made.index, "program": made.decision.inputs.program,
-            "planner": made.decision.inputs.planner, "plan": made.decision.plan, "judgement": made.decision.judgement,
+            "schema": "converger.kept/1", "run": run_decision.run.id.as_str(), "entry": run_decision.index, "program": run_decision.decision.inputs.program,
+            "planner": run_decision.decision.inputs.planner, "plan": run_decision.decision.plan, "judgement": run_decision.decision.judgement,
             "body": self.body, "held_against": self.judgement, "code": self.code, "why": self.why,
         })
     }
@@ -96,16 +96,16 @@ fn render_guest(row: &Json) -> String {
 }
 
 fn render_step(step: &Json) -> String {
-    let word = |name: &str| format_value(&step[name]);
+    let value_of = |name: &str| format_value(&step[name]);
     let why = step["reason"].as_str().map(escape_hidden).unwrap_or_default();
-    let (impact, risk, class) = (word("impact"), word("risk"), word("class"));
+    let (impact, risk, class) = (value_of("impact"), value_of("risk"), value_of("class"));
     let annotation = if verbosity::is_verbose() {
         format!(" (impact {impact}, risk {risk}, {class})")
     } else {
         let words = render::notable_words(&impact, &risk, &class);
         if words.is_empty() { String::new() } else { format!(" ({})", words.join(", ")) }
     };
-    let mut text = format!("    {}: {why}{annotation}\n", word("change"));
+    let mut text = format!("    {}: {why}{annotation}\n", value_of("change"));
     for (name, field) in step["fields"].as_object().into_iter().flatten() {
         let side = |name: &str| if field[name].is_null() { "(absent)".to_owned() } else { format_value(&field[name]) };
         let _ = writeln!(text, "      {}: {} -> {}", escape_hidden(name), side("before"), side("after"));

@@ -74,37 +74,38 @@ pub(super) struct DemoSandbox {
     end: Option<oneshot::Sender<()>>,
 }
 
-fn lock_state(cast: &Mutex<DemoState>) -> MutexGuard<'_, DemoState> {
-    cast.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_state(shared_state: &Mutex<DemoState>) -> MutexGuard<'_, DemoState> {
+    shared_state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl DemoSandbox {
     pub(super) async fn start() -> Result<Self, CommandError> {
-        let setting = WorldSpec::from_yaml(WORLD).map_err(CommandError::failure)?;
-        let identity = LabCertificates::new(setting.nodes.keys().map(String::as_str), LOOPBACK)
+        let spec = WorldSpec::from_yaml(WORLD).map_err(CommandError::failure)?;
+        let identity = LabCertificates::new(spec.nodes.keys().map(String::as_str), LOOPBACK)
             .map_err(|error| CommandError::failure(error.to_string()))?;
         let fingerprint = identity.fingerprint();
-        let cast = Arc::new(Mutex::new(DemoState::default()));
-        let watching = Arc::clone(&cast);
+        let shared_state = Arc::new(Mutex::new(DemoState::default()));
+        let watching = Arc::clone(&shared_state);
         let watcher: RequestWatcher =
             Arc::new(move |passed: &ServedExchange<'_>| kill_on_change(&mut lock_state(&watching), passed.record));
         let clock = ClockMode::Virtual { step_ms: STEP_MS };
         let options = ServerOptions { listen: SocketAddr::new(LOOPBACK, 0), clock, identity, watcher: Some(watcher) };
         let server =
-            LabServer::bind(&setting, options).await.map_err(|error| CommandError::failure(format!("cannot serve the lab: {error}")))?;
-        let (places, world) = (server.served_nodes().cloned().collect::<Vec<ServedNode>>(), server.world());
-        tokio::spawn(end_on_signal(StopSignals::listen()?, Arc::clone(&cast)));
-        let (end, ended) = oneshot::channel::<()>();
-        tokio::spawn(server.run(async { drop(ended.await) }));
-        let stage = Self { directory: create_directory()?, state: cast, world, end: Some(end) };
-        stage.write_config(&places, &fingerprint)?;
-        Ok(stage)
+            LabServer::bind(&spec, options).await.map_err(|error| CommandError::failure(format!("cannot serve the lab: {error}")))?;
+        let (served_nodes, world) = (server.served_nodes().cloned().collect::<Vec<ServedNode>>(), server.world());
+        tokio::spawn(end_on_signal(StopSignals::listen()?, Arc::clone(&shared_state)));
+        let (end, end_receiver) = oneshot::channel::<()>();
+        tokio::spawn(server.run(async { drop(end_receiver.await) }));
+        let sandbox = Self { directory: create_directory()?, state: shared_state, world, end: Some(end) };
+        sandbox.write_config(&served_nodes, &fingerprint)?;
+        Ok(sandbox)
     }
 
     /// Writes converger.toml for the lab, as `converger lab --into` does.
-    fn write_config(&self, places: &[ServedNode], fingerprint: &str) -> Result<(), CommandError> {
-        let endpoints =
-            places.iter().map(|place| format!("  {{ url = \"https://{}\", fingerprints = [\"{fingerprint}\"] }},\n", place.address));
+    fn write_config(&self, served_nodes: &[ServedNode], fingerprint: &str) -> Result<(), CommandError> {
+        let endpoints = served_nodes
+            .iter()
+            .map(|served_node| format!("  {{ url = \"https://{}\", fingerprints = [\"{fingerprint}\"] }},\n", served_node.address));
         let endpoints: String = endpoints.collect();
         let environment =
             "[environments.lab]\nmode = \"solo\"\nclock = \"requests\"\ntoken = \"root@pam!demo\"\nsecret = { file = \"secret\" }\n";
@@ -149,13 +150,13 @@ impl DemoSandbox {
     fn spawn_and_wait(&self, mut command: Command, fuse: Option<usize>) -> Result<ExitStatus, CommandError> {
         let failed = |error: io::Error| CommandError::failure(format!("cannot run this program as a child process: {error}"));
         // Locked until the child is recorded, so that a signal handler that ends it waits for that.
-        let mut cast = lock_state(&self.state);
-        if cast.is_stopped {
+        let mut state = lock_state(&self.state);
+        if state.is_stopped {
             return Err(CommandError::failure("the demo was interrupted; its files are removed"));
         }
         let mut child = command.spawn().map_err(failed)?;
-        (cast.child, cast.kill_after_changes) = (Some(child.id()), fuse);
-        drop(cast);
+        (state.child, state.kill_after_changes) = (Some(child.id()), fuse);
+        drop(state);
         let status = child.wait().map_err(failed)?;
         lock_state(&self.state).child = None;
         Ok(status)
@@ -199,28 +200,28 @@ fn end_unfinished_line() {
 }
 
 /// Called for each request that was executed, before its response is sent.
-fn kill_on_change(cast: &mut DemoState, record: &RequestRecord) {
-    let Some(left) = cast.kill_after_changes.filter(|_| record.method != "GET") else { return };
-    cast.kill_after_changes = left.checked_sub(1).filter(|left| *left > 0);
-    if cast.kill_after_changes.is_none() {
-        cast.kill_child();
+fn kill_on_change(state: &mut DemoState, record: &RequestRecord) {
+    let Some(left) = state.kill_after_changes.filter(|_| record.method != "GET") else { return };
+    state.kill_after_changes = left.checked_sub(1).filter(|left| *left > 0);
+    if state.kill_after_changes.is_none() {
+        state.kill_child();
     }
 }
 
 /// Kills the child, and thereby ends the demo, on the first signal.
-async fn end_on_signal(mut endings: StopSignals, cast: Arc<Mutex<DemoState>>) {
+async fn end_on_signal(mut endings: StopSignals, shared_state: Arc<Mutex<DemoState>>) {
     endings.next().await;
-    let mut cast = lock_state(&cast);
-    cast.is_stopped = true;
-    cast.kill_child();
+    let mut state = lock_state(&shared_state);
+    state.is_stopped = true;
+    state.kill_child();
 }
 
 /// A temporary directory that only this user may enter.
 fn create_directory() -> Result<PathBuf, CommandError> {
     let random = converger_runtime::host::random().map_err(CommandError::failure)?;
-    let room = std::env::temp_dir().join(format!("converger-demo-{random:016x}"));
-    DirBuilder::new().mode(0o700).create(&room).map_err(|error| write_error(&room, &error))?;
-    Ok(room)
+    let directory = std::env::temp_dir().join(format!("converger-demo-{random:016x}"));
+    DirBuilder::new().mode(0o700).create(&directory).map_err(|error| write_error(&directory, &error))?;
+    Ok(directory)
 }
 
 fn write_error(path: &Path, error: &io::Error) -> CommandError {

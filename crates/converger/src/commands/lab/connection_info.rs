@@ -26,35 +26,35 @@ pub(super) struct LabConnectionInfo {
 }
 
 impl LabConnectionInfo {
-    pub(super) fn new(setting: &WorldSpec, identity: &LabCertificates, clock: ClockMode) -> Self {
+    pub(super) fn new(spec: &WorldSpec, identity: &LabCertificates, clock: ClockMode) -> Self {
         Self {
             clock: if matches!(clock, ClockMode::Virtual { .. }) { "clock = \"requests\"\n" } else { "" },
-            flavour: setting.flavour.major(),
-            cluster: setting.cluster.as_ref().or_else(|| setting.nodes.keys().next()).cloned(),
-            guests: setting.guests.len(),
+            flavour: spec.flavour.major(),
+            cluster: spec.cluster.as_ref().or_else(|| spec.nodes.keys().next()).cloned(),
+            guests: spec.guests.len(),
             fingerprint: identity.fingerprint(),
             authority: identity.authority_pem().to_owned(),
-            token: setting.tokens.iter().next().map(|(id, token)| (id.clone(), token.secret.clone())),
+            token: spec.tokens.iter().next().map(|(id, token)| (id.clone(), token.secret.clone())),
         }
     }
 
     /// How to reach the lab, for people.
-    pub(super) fn render(&self, places: &[ServedNode], room: Option<&LabDirectory>) -> String {
+    pub(super) fn render(&self, served_nodes: &[ServedNode], directory: Option<&LabDirectory>) -> String {
         let mut text = format!("lab: Proxmox VE {} with {} guests\n", self.flavour, self.guests);
         let mut line = |name: &str, value: &str| {
             // Writing to a string cannot fail.
             let _ = writeln!(text, "  {name:<12} {value}");
         };
-        for place in places {
-            line(&place.node, &format!("https://{}", place.address));
+        for served_node in served_nodes {
+            line(&served_node.node, &format!("https://{}", served_node.address));
         }
         line("fingerprint", &self.fingerprint);
         match &self.token {
             Some((id, secret)) => line("token", &format!("{id}={secret}")),
             None => line("token", "none: the world has no `tokens`"),
         }
-        if let Some(kept) = room.and_then(LabDirectory::describe_kept_config) {
-            line("kept", &kept);
+        if let Some(note) = directory.and_then(LabDirectory::describe_kept_config) {
+            line("kept", &note);
         }
         text.push_str("Ctrl-C ends it.\n");
         text
@@ -63,19 +63,20 @@ impl LabConnectionInfo {
     /// The same for programs: a converger.toml for this one, and for others a card with the certificate of the authority.
     ///
     /// lab.json is written last: a program that waits for it finds all other files.
-    pub(super) fn write_files(&self, room: &LabDirectory, places: &[ServedNode]) -> Result<(), CommandError> {
+    pub(super) fn write_files(&self, directory: &LabDirectory, served_nodes: &[ServedNode]) -> Result<(), CommandError> {
         if let Some((id, secret)) = &self.token {
-            room.write_private(SECRET, &format!("{secret}\n"))?;
-            room.write_config(&self.config_toml(id, places))?;
+            directory.write_private(SECRET, &format!("{secret}\n"))?;
+            directory.write_config(&self.config_toml(id, served_nodes))?;
         }
-        room.write_public(AUTHORITY, &self.authority)?;
-        room.write_public(CARD, &format!("{:#}\n", self.card_json(places)))
+        directory.write_public(AUTHORITY, &self.authority)?;
+        directory.write_public(CARD, &format!("{:#}\n", self.card_json(served_nodes)))
     }
 
-    fn config_toml(&self, id: &str, places: &[ServedNode]) -> String {
+    fn config_toml(&self, id: &str, served_nodes: &[ServedNode]) -> String {
         let pin = &self.fingerprint;
-        let endpoint = |place: &ServedNode| format!("  {{ url = \"https://{}\", fingerprints = [\"{pin}\"] }},\n", place.address);
-        let endpoints: String = places.iter().map(endpoint).collect();
+        let endpoint =
+            |served_node: &ServedNode| format!("  {{ url = \"https://{}\", fingerprints = [\"{pin}\"] }},\n", served_node.address);
+        let endpoints: String = served_nodes.iter().map(endpoint).collect();
         // A string of JSON is one of TOML.
         let cluster = self.cluster.as_ref().map(|name| format!("cluster = {}\n", json!(name))).unwrap_or_default();
         let (id, clock) = (json!(id), self.clock);
@@ -84,9 +85,9 @@ impl LabConnectionInfo {
         )
     }
 
-    fn card_json(&self, places: &[ServedNode]) -> Value {
-        let node = |place: &ServedNode| json!({ "node": place.node, "host": place.address.ip(), "port": place.address.port() });
-        let nodes: Vec<Value> = places.iter().map(node).collect();
+    fn card_json(&self, served_nodes: &[ServedNode]) -> Value {
+        let node = |served_node: &ServedNode| json!({ "node": served_node.node, "host": served_node.address.ip(), "port": served_node.address.port() });
+        let nodes: Vec<Value> = served_nodes.iter().map(node).collect();
         let token = self.token.as_ref().map(|(id, _)| json!({ "id": id, "secret": { "file": SECRET } }));
         json!({
             "schema": "converger.lab/1", "flavour": self.flavour, "nodes": nodes, "fingerprint": self.fingerprint,

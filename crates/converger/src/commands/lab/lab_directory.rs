@@ -49,19 +49,19 @@ enum ConfigHandling {
 impl LabDirectory {
     /// Creates the directory, or opens that of an earlier lab.
     pub(super) fn claim(path: &Path, overwrite: bool) -> Result<Self, CommandError> {
-        let made = fs::create_dir_all(path).map_err(|error| {
+        let created = fs::create_dir_all(path).map_err(|error| {
             CommandError::failure(format!("cannot create {}: {error}", files::display_path(path))).with_code(FailureCode::FileUnwritable)
         });
-        made.map_err(with_other_directory_help)?;
+        created.map_err(with_other_directory_help)?;
         let config = if overwrite {
             ConfigHandling::Write
         } else {
             check_names_free(path)?;
             inspect_config(&path.join(CONFIG))?
         };
-        let room = Self { path: path.to_owned(), _lock: lock_directory(path)?, config, overwrite };
-        room.remove_card();
-        Ok(room)
+        let directory = Self { path: path.to_owned(), _lock: lock_directory(path)?, config, overwrite };
+        directory.remove_card();
+        Ok(directory)
     }
 
     /// An existing certificate is used again, so that its fingerprint stays valid.
@@ -120,27 +120,27 @@ impl LabDirectory {
 
     /// Replaces a file of an earlier lab, an identical file, or anything with `--overwrite`.
     fn replaces<'t>(&self, path: &Path, own: Replaces<'t>, text: &'t str) -> Replaces<'t> {
-        let is_same = || files::read_at_most(path, text.len()).is_ok_and(|there| there.bytes == text.as_bytes());
+        let is_same = || files::read_at_most(path, text.len()).is_ok_and(|existing| existing.bytes == text.as_bytes());
         if self.overwrite || is_same() { Replaces::Anything } else { own }
     }
 
     /// Removes lab.json, because the lab does not run.
     pub(super) fn remove_card(&self) {
-        let card = self.path.join(CARD);
-        if self.overwrite || files::is_own(&card, OwnFile::LAB) {
+        let card_path = self.path.join(CARD);
+        if self.overwrite || files::is_own(&card_path, OwnFile::LAB) {
             // If it cannot be removed, it is out of date and its address does not respond.
-            let _ = fs::remove_file(card);
+            let _ = fs::remove_file(card_path);
         }
     }
 }
 
 /// In a directory of no lab, none of the files that a lab writes may exist.
-fn check_names_free(room: &Path) -> Result<(), CommandError> {
-    let is_there = |name: &&str| room.join(name).symlink_metadata().is_ok();
+fn check_names_free(directory: &Path) -> Result<(), CommandError> {
+    let is_there = |name: &&str| directory.join(name).symlink_metadata().is_ok();
     if is_there(&CERTIFICATE) {
         return Ok(());
     }
-    [CONFIG, SECRET, AUTHORITY, CARD].into_iter().find(is_there).map_or(Ok(()), |name| Err(foreign_file_error(&room.join(name))))
+    [CONFIG, SECRET, AUTHORITY, CARD].into_iter().find(is_there).map_or(Ok(()), |name| Err(foreign_file_error(&directory.join(name))))
 }
 
 /// Whether a lab wrote converger.toml, and whether it was edited since.
@@ -159,14 +159,14 @@ fn inspect_config(path: &Path) -> Result<ConfigHandling, CommandError> {
 }
 
 /// Locks the directory, by its certificate, because that file is never replaced.
-fn lock_directory(room: &Path) -> Result<File, CommandError> {
-    let path = room.join(CERTIFICATE);
+fn lock_directory(directory: &Path) -> Result<File, CommandError> {
+    let path = directory.join(CERTIFICATE);
     let open = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
     let file = open.map_err(|error| write_error(&path, &error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(with_other_directory_help(
-            CommandError::failure(format!("another lab runs from {}", files::display_path(room))).with_code(FailureCode::LabUnserved),
+            CommandError::failure(format!("another lab runs from {}", files::display_path(directory))).with_code(FailureCode::LabUnserved),
         )),
         Err(TryLockError::Error(error)) => Err(write_error(&path, &error)),
     }

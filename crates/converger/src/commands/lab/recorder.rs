@@ -72,7 +72,7 @@ impl RequestRecorder {
     /// Creates the file, or truncates an existing record.
     pub(super) fn open(path: &Path, overwrite: bool) -> Result<Arc<Self>, CommandError> {
         // If the reader of a pipe stopped, the lab would block.
-        let is_pipe = |there: Metadata| there.file_type().is_fifo() || there.file_type().is_socket();
+        let is_pipe = |file_metadata: Metadata| file_metadata.file_type().is_fifo() || file_metadata.file_type().is_socket();
         if fs::metadata(path).is_ok_and(is_pipe) {
             let error = io::Error::other("it is a pipe or a socket, and not a regular file");
             return Err(write_error(path, &error).with_help("name a new file with --record"));
@@ -131,12 +131,12 @@ fn is_record(file: &File) -> bool {
 
 /// A path with its query, without secret values.
 pub(super) fn redact_query(path: &str) -> String {
-    let Some((place, query)) = path.split_once('?') else { return path.to_owned() };
-    let shown = query.split(['&', ';']).map(|pair| match pair.split_once('=') {
+    let Some((base_path, query)) = path.split_once('?') else { return path.to_owned() };
+    let parameters = query.split(['&', ';']).map(|pair| match pair.split_once('=') {
         Some((name, _)) if is_secret_parameter(name) => format!("{name}=..."),
         _ => pair.to_owned(),
     });
-    format!("{place}?{}", shown.collect::<Vec<_>>().join("&"))
+    format!("{base_path}?{}", parameters.collect::<Vec<_>>().join("&"))
 }
 
 /// An encoded name counts as well, because it may be any of them.
@@ -163,12 +163,12 @@ mod tests {
     #[test]
     fn overwrites_only_a_record_and_keeps_it_private() {
         use std::os::unix::fs::PermissionsExt as _;
-        let room = tempfile::tempdir().expect("a directory");
-        let world = room.path().join("world.yaml");
+        let directory = tempfile::tempdir().expect("a directory");
+        let world = directory.path().join("world.yaml");
         std::fs::write(&world, "nodes: { pve1: {} }\n").expect("written");
         assert!(RequestRecorder::open(&world, false).is_err(), "a world is no record");
         assert_eq!(std::fs::read_to_string(&world).expect("read"), "nodes: { pve1: {} }\n");
-        let path = room.path().join("requests.jsonl");
+        let path = directory.path().join("requests.jsonl");
         for _ in 0..2 {
             RequestRecorder::open(&path, false).unwrap_or_else(|_| panic!("refused")).write_record(&sample_record(), &ResponseForm::Raw);
             let text = std::fs::read_to_string(&path).expect("read");
@@ -180,8 +180,8 @@ mod tests {
 
     #[test]
     fn refuses_to_record_to_a_pipe() {
-        let room = tempfile::tempdir().expect("a directory");
-        let pipe = room.path().join("pipe");
+        let directory = tempfile::tempdir().expect("a directory");
+        let pipe = directory.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
         assert!(RequestRecorder::open(&pipe, false).is_err());
     }
@@ -202,8 +202,8 @@ mod tests {
             ResponseForm::classify(Flavour::V9, &request, &LabResponse { status, headers, body: body.into(), ..LabResponse::default() })
         };
         assert_eq!(form(200, r#"{"data":{"version":"9.2.3","release":"9.2","repoid":"x"}}"#), ResponseForm::Documented);
-        let strange = form(200, r#"{"data":{"version":"9.2.3","repoid":"x"}}"#);
-        assert!(strange.label().contains("`release` is missing"), "{strange:?}");
+        let undocumented = form(200, r#"{"data":{"version":"9.2.3","repoid":"x"}}"#);
+        assert!(undocumented.label().contains("`release` is missing"), "{undocumented:?}");
         assert_eq!(form(200, &format!("{{{}", " ".repeat(CHECKED_BYTES_MAX))), ResponseForm::Unchecked);
         assert_eq!(
             ResponseForm::classify(Flavour::V9, &request, &LabResponse { status: 595, ..LabResponse::default() }),

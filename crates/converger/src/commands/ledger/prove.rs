@@ -11,20 +11,20 @@ use super::super::CommandError;
 use super::{SignedLedger, broken};
 
 /// A description of what is proven, and the receipt.
-pub(super) fn prove(book: &LedgerReader, signed: &SignedLedger, what: &str) -> Result<(String, String), CommandError> {
+pub(super) fn prove(reader: &LedgerReader, signed: &SignedLedger, what: &str) -> Result<(String, String), CommandError> {
     match what.parse::<u64>() {
-        Ok(index) => Ok((format!("entry {index}"), prove_entry(book, signed, index)?)),
-        Err(_) => prove_operation(book, signed, what),
+        Ok(index) => Ok((format!("entry {index}"), prove_entry(reader, signed, index)?)),
+        Err(_) => prove_operation(reader, signed, what),
     }
 }
 
-fn prove_entry(book: &LedgerReader, signed: &SignedLedger, index: u64) -> Result<String, CommandError> {
+fn prove_entry(reader: &LedgerReader, signed: &SignedLedger, index: u64) -> Result<String, CommandError> {
     let size = signed.checkpoint.size;
     if index >= size {
         return Err(CommandError::input_error(format!("there is no entry {index}: the ledger has {size} durable entries")));
     }
     let receipt =
-        Receipt { entry: book.read_entry(index)?, index, proof: inclusion_proof(book, size, index)?, checkpoint: signed.text.clone() };
+        Receipt { entry: reader.read_entry(index)?, index, proof: inclusion_proof(reader, size, index)?, checkpoint: signed.text.clone() };
     // The receipt is verified before it is written, as its reader will verify it.
     receipt
         .verify(&signed.signer.verifier())
@@ -32,34 +32,37 @@ fn prove_entry(book: &LedgerReader, signed: &SignedLedger, index: u64) -> Result
     Ok(receipt.to_text())
 }
 
-fn inclusion_proof(book: &LedgerReader, size: u64, index: u64) -> Result<Vec<LogHash>, CommandError> {
-    prove_inclusion(&mut book.subtree_hashes(size), index, size)?.ok_or_else(|| broken(format!("entry {index} cannot be proven")))
+fn inclusion_proof(reader: &LedgerReader, size: u64, index: u64) -> Result<Vec<LogHash>, CommandError> {
+    prove_inclusion(&mut reader.subtree_hashes(size), index, size)?.ok_or_else(|| broken(format!("entry {index} cannot be proven")))
 }
 
-fn prove_operation(book: &LedgerReader, signed: &SignedLedger, what: &str) -> Result<(String, String), CommandError> {
+fn prove_operation(reader: &LedgerReader, signed: &SignedLedger, what: &str) -> Result<(String, String), CommandError> {
     let unknown = || {
         let stop = CommandError::input_error(format!("the ledger has no operation `{}`", what.escape_debug()));
         stop.with_help("`converger ops list ENVIRONMENT` shows operations, `converger ledger tail` entries")
     };
     let id = OperationId::new(what).ok_or_else(unknown)?;
     // The journal says which run to look for; only the entries count as evidence.
-    let run = book.operation(&id)?.ok_or_else(unknown)?.operation.run.clone();
-    let OperationEntries { entries, bundles, is_over } = OperationEntries::collect(book, signed.checkpoint.size, &id, &run)?;
+    let run = reader.operation(&id)?.ok_or_else(unknown)?.operation.run.clone();
+    let OperationEntries { entries, bundles, is_over } = OperationEntries::collect(reader, signed.checkpoint.size, &id, &run)?;
     if !is_over {
         let stop = CommandError::input_error(format!("the operation {} has not ended, so that its outcome cannot be proven", id.as_str()));
         return Err(stop.with_help("wait until it ends, or prove single entries by their index in `converger ledger tail`"));
     }
-    let lost = |digest: &Digest| {
+    let missing_bundle = |digest: &Digest| {
         CommandError::evidence_error(FailureCode::EvidenceMissing, format!("the inputs {digest} of its admission are missing"))
     };
-    let kept = bundles.iter().map(|digest| book.blob(*digest)?.ok_or_else(|| lost(digest))).collect::<Result<Vec<_>, CommandError>>()?;
-    let proven = |(index, entry)| Ok(ProvenEntry { entry, index, proof: inclusion_proof(book, signed.checkpoint.size, index)? });
+    let attachments = bundles
+        .iter()
+        .map(|digest| reader.blob(*digest)?.ok_or_else(|| missing_bundle(digest)))
+        .collect::<Result<Vec<_>, CommandError>>()?;
+    let proven = |(index, entry)| Ok(ProvenEntry { entry, index, proof: inclusion_proof(reader, signed.checkpoint.size, index)? });
     let proven = entries.into_iter().map(proven).collect::<Result<Vec<_>, CommandError>>()?;
-    let sheaf = ReceiptBundle { attachments: kept, entries: proven, checkpoint: signed.text.clone() };
+    let bundle = ReceiptBundle { attachments, entries: proven, checkpoint: signed.text.clone() };
     // The receipt is verified before it is written, as its reader will verify it.
-    sheaf.verify(&signed.signer.verifier()).map_err(|error| broken(format!("the receipt does not match the signed ledger: {error}")))?;
-    OperationProof::from_entries(sheaf.entries.iter().map(|own| (own.index, own.entry.as_slice())), &sheaf.attachments)?;
-    Ok((format!("the operation {}", id.as_str()), sheaf.to_text()))
+    bundle.verify(&signed.signer.verifier()).map_err(|error| broken(format!("the receipt does not match the signed ledger: {error}")))?;
+    OperationProof::from_entries(bundle.entries.iter().map(|own| (own.index, own.entry.as_slice())), &bundle.attachments)?;
+    Ok((format!("the operation {}", id.as_str()), bundle.to_text()))
 }
 
 /// The entries about an operation and its admission.
@@ -72,15 +75,15 @@ struct OperationEntries {
 }
 
 impl OperationEntries {
-    fn collect(book: &LedgerReader, size: u64, id: &OperationId, run: &RunId) -> Result<Self, CommandError> {
+    fn collect(reader: &LedgerReader, size: u64, id: &OperationId, run: &RunId) -> Result<Self, CommandError> {
         let (mut found, mut is_begun) = (Self::default(), false);
         let has = |bytes: &[u8], id: &str| bytes.windows(id.len()).any(|part| part == id.as_bytes());
-        book.for_each_entry::<CommandError>(0, size, |index, bytes| {
+        reader.for_each_entry::<CommandError>(0, size, |index, bytes| {
             // Entries that do not contain the ids are not parsed.
             if !has(bytes, run.as_str()) && !has(bytes, id.as_str()) {
                 return Ok(());
             }
-            let entry = book.parse_entry(index, bytes)?;
+            let entry = reader.parse_entry(index, bytes)?;
             let is_of_run = !matches!(entry, LedgerEntry::Record(_) | LedgerEntry::Recovery { .. });
             // Later decisions of its run do not concern it.
             if !belongs_to_proof(&entry, id, run) || (is_of_run && is_begun) {

@@ -35,15 +35,15 @@ const ATTEMPTS_MAX: usize = 4;
 
 pub(super) async fn run_prune(pruning: &PruneArgs) -> Result<ExitStatus, CommandError> {
     let before_ms = time_argument::parse_time_ms("--before", &pruning.before, host::now_ms())?;
-    let shelf = LedgerLocation::from_config(pruning.ledger.config.as_deref())?;
+    let location = LedgerLocation::from_config(pruning.ledger.config.as_deref())?;
     let readings = if pruning.dry_run {
-        shelf.read(|book| find_prunable(book, before_ms))?.readings
+        location.read(|reader| find_prunable(reader, before_ms))?.readings
     } else {
-        shelf.check_exists()?;
-        let state = super::open_state(&shelf).await?;
-        let gone = prune_readings(&shelf, &state, before_ms).await?;
+        location.check_exists()?;
+        let state = super::open_state(&location).await?;
+        let pruned = prune_readings(&location, &state, before_ms).await?;
         state.attest_ledger().await?;
-        gone
+        pruned
     };
     let written = if pruning.json {
         let digests: Vec<Digest> = readings.iter().map(|(digest, _)| *digest).collect();
@@ -53,7 +53,7 @@ pub(super) async fn run_prune(pruning: &PruneArgs) -> Result<ExitStatus, Command
         });
         output::print_json(|out| writeln!(out, "{row}"))
     } else {
-        write!(anstream::stdout(), "{}", render_pruned(&readings, pruning.dry_run, before_ms, &shelf.directory))
+        write!(anstream::stdout(), "{}", render_pruned(&readings, pruning.dry_run, before_ms, &location.directory))
     };
     finish_output(written, ExitStatus::Done)
 }
@@ -68,37 +68,37 @@ fn render_pruned(readings: &[(Digest, u64)], is_dry: bool, before_ms: u64, direc
         return format!("nothing to prune: every reading in {} is needed, or newer than {before}\n", files::display_path(directory));
     }
     let (count, kib) = (count_with_noun(readings.len() as u64, "reading"), total_bytes(readings).div_ceil(1024));
-    let word = if is_dry { "would be removed" } else { "removed" };
+    let verb = if is_dry { "would be removed" } else { "removed" };
     let rest = if is_dry { "" } else { "; the ledger records it" };
-    format!("{} of decisions before {before} {word}, {kib} KiB{rest}\n", apply_style(render::BOLD, count))
+    format!("{} of decisions before {before} {verb}, {kib} KiB{rest}\n", apply_style(render::BOLD, count))
 }
 
-fn find_prunable(book: &LedgerReader, before_ms: u64) -> Result<PrunableReadings, CommandError> {
-    let (mut readings, seen) = (LedgerReplay::default(), book.heads()?.all.size);
-    book.for_each_entry::<CommandError>(0, seen, |index, bytes| {
-        let taken = readings.apply_entry(book.parse_entry(index, bytes)?);
-        taken.map_err(|misplaced| broken(format!("entry {index} is misplaced: {misplaced}")))
+fn find_prunable(reader: &LedgerReader, before_ms: u64) -> Result<PrunableReadings, CommandError> {
+    let (mut readings, seen) = (LedgerReplay::default(), reader.heads()?.all.size);
+    reader.for_each_entry::<CommandError>(0, seen, |index, bytes| {
+        let applied = readings.apply_entry(reader.parse_entry(index, bytes)?);
+        applied.map_err(|misplaced| broken(format!("entry {index} is misplaced: {misplaced}")))
     })?;
     let mut old = PrunableReadings { readings: Vec::new(), ledger_size: seen };
     for digest in readings.unneeded_observations(before_ms) {
         // Readings that were pruned before are skipped.
-        if let Some(bytes) = book.blob(digest)? {
+        if let Some(bytes) = reader.blob(digest)? {
             old.readings.push((digest, bytes.len() as u64));
         }
     }
     Ok(old)
 }
 
-async fn prune_readings(shelf: &LedgerLocation, state: &StateDirectory, before_ms: u64) -> Result<Vec<(Digest, u64)>, CommandError> {
-    let mut gone = Vec::new();
+async fn prune_readings(location: &LedgerLocation, state: &StateDirectory, before_ms: u64) -> Result<Vec<(Digest, u64)>, CommandError> {
+    let mut pruned = Vec::new();
     for _ in 0..ATTEMPTS_MAX {
-        let old = shelf.read(|book| find_prunable(book, before_ms))?;
+        let old = location.read(|reader| find_prunable(reader, before_ms))?;
         let (mut seen, mut is_grown) = (old.ledger_size, false);
         for some in old.readings.chunks(PRUNED_DIGESTS_MAX) {
             let digests = some.iter().map(|(digest, _)| *digest).collect();
             let write = StoreWrite::Prune { digests, seen, by: host::actor().into(), before_ms, at_ms: host::now_ms() };
             match state.store().commit(Batch::from(write)).await {
-                Ok(_) => gone.extend_from_slice(some),
+                Ok(_) => pruned.extend_from_slice(some),
                 Err(StoreError::Refused(StoreRefusal::LedgerGrown { .. })) => {
                     is_grown = true;
                     break;
@@ -108,7 +108,7 @@ async fn prune_readings(shelf: &LedgerLocation, state: &StateDirectory, before_m
             seen += 1;
         }
         if !is_grown {
-            return Ok(gone);
+            return Ok(pruned);
         }
     }
     let text = "the ledger keeps growing, so that the readings in use cannot be determined";

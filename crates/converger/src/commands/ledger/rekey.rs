@@ -26,15 +26,16 @@ pub(super) async fn rekey(rekeying: &Rekeying) -> Result<ExitStatus, CommandErro
     let location = LedgerLocation::from_config(rekeying.place.config.as_deref())?;
     location.check_exists()?;
     let state = super::open_state(&location).await?;
-    let (own, replace, given) = (state.clone(), rekeying.replace_key, rekeying.checkpoint.clone());
-    let (new, size) = run_blocking(move || replace_key(&location, &own, reason, replace, given.as_deref())).await?;
+    let (own, replace, checkpoint_path) = (state.clone(), rekeying.replace_key, rekeying.checkpoint.clone());
+    let (new, size) = run_blocking(move || replace_key(&location, &own, reason, replace, checkpoint_path.as_deref())).await?;
     state.attest_ledger().await?;
-    let kept = match size {
+    let checkpoint_note = match size {
         Some(size) => format!("the last checkpoint of the old key is recorded, and covers the first {size} entries"),
         None => "no checkpoint of the old key was found or recorded".to_owned(),
     };
-    let text =
-        format!("{new}\nsigns this ledger from now on; {kept}\nsend this key and a new export to everyone who verifies the ledger\n");
+    let text = format!(
+        "{new}\nsigns this ledger from now on; {checkpoint_note}\nsend this key and a new export to everyone who verifies the ledger\n"
+    );
     finish_output(write!(anstream::stdout(), "{text}"), ExitStatus::Done)
 }
 
@@ -44,7 +45,7 @@ fn replace_key(
     state: &StateDirectory,
     reason: Box<str>,
     replace: bool,
-    given: Option<&Path>,
+    checkpoint_path: Option<&Path>,
 ) -> Result<(String, Option<u64>), CommandError> {
     let previous = recorded_key_in_store(state)?
         .ok_or_else(|| CommandError::input_error("this ledger has no key yet").with_help("`converger ledger key` creates one"))?;
@@ -53,7 +54,7 @@ fn replace_key(
     ledger_key::finish_rekey(state.path(), &previous)?;
     let old = NoteVerifier::parse(&previous).map_err(|error| broken(format!("the recorded key is invalid: {error}")))?;
     let signer = signer_of(state, &old, replace)?;
-    let last = last_checkpoint(location, state, &old, signer.as_ref(), given)?;
+    let last = last_checkpoint(location, state, &old, signer.as_ref(), checkpoint_path)?;
     let new = ledger_key::make_next(state.path(), old.name())?.verifier().to_string();
     let (size, checkpoint) = last.map_or((None, None), |(size, text)| (Some(size), Some(text.into())));
     let (verifier, at_ms) = (new.as_str().into(), host::now_ms());
@@ -81,23 +82,23 @@ fn signer_of(state: &StateDirectory, old: &NoteVerifier, replace: bool) -> Resul
 
 /// The longest known checkpoint of the old key, and how many entries it covers.
 fn last_checkpoint(
-    shelf: &LedgerLocation,
+    location: &LedgerLocation,
     state: &StateDirectory,
     old: &NoteVerifier,
     signer: Option<&NoteSigner>,
-    given: Option<&Path>,
+    checkpoint_path: Option<&Path>,
 ) -> Result<Option<(u64, String)>, CommandError> {
     let mut all = Vec::new();
-    if let Some(path) = given {
-        all.push(read(shelf, old, path)?);
+    if let Some(path) = checkpoint_path {
+        all.push(read(location, old, path)?);
     }
     // Opening the state directory checked that this ledger extends the witness.
-    let witness = shelf.witness.as_deref().and_then(|path| files::read_at_most(path, CHECKPOINT_BYTES_MAX).ok());
+    let witness = location.witness.as_deref().and_then(|path| files::read_at_most(path, CHECKPOINT_BYTES_MAX).ok());
     let witness = witness.and_then(|text| Some((Checkpoint::verify(&text.bytes, old).ok()?.size, String::from_utf8(text.bytes).ok()?)));
     all.extend(witness);
     if let Some(signer) = signer {
         let head = wait_for(state.store().heads()).map_err(|error| damaged(&error))?.durable;
-        shelf.read(|book| book.check_root(head))?;
+        location.read(|reader| reader.check_root(head))?;
         all.push((head.size, Checkpoint { origin: old.name().to_owned(), size: head.size, root: head.root }.sign(signer)));
     }
     Ok(all.into_iter().max_by_key(|(size, _)| *size))
@@ -107,7 +108,7 @@ fn last_checkpoint(
 const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
 
 /// Reads a checkpoint, which must be one of this ledger.
-fn read(shelf: &LedgerLocation, old: &NoteVerifier, path: &Path) -> Result<(u64, String), CommandError> {
+fn read(location: &LedgerLocation, old: &NoteVerifier, path: &Path) -> Result<(u64, String), CommandError> {
     let name = files::display_path(path);
     let read = files::read_at_most(path, CHECKPOINT_BYTES_MAX);
     let bytes = read
@@ -118,9 +119,9 @@ fn read(shelf: &LedgerLocation, old: &NoteVerifier, path: &Path) -> Result<(u64,
             .with_help("--checkpoint takes a checkpoint that the recorded key has signed; leave it out if there is none")
     })?;
     let other = || broken(format!("{name} is not a checkpoint of the first {} entries of this ledger", seen.size));
-    let root = shelf.read(|book| {
-        let size = book.heads()?.all.size;
-        if size < seen.size { Ok(None) } else { root_of_size(&mut book.subtree_hashes(size), seen.size).map(Some) }
+    let root = location.read(|reader| {
+        let size = reader.heads()?.all.size;
+        if size < seen.size { Ok(None) } else { root_of_size(&mut reader.subtree_hashes(size), seen.size).map(Some) }
     })?;
     if root != Some(seen.root) {
         return Err(other());

@@ -13,7 +13,7 @@ use super::{add_header, digest, enumeration, list, object, or_null, plan_object,
 
 /// The members of an entry of each kind.
 fn entry_kinds() -> Vec<(&'static str, Json)> {
-    let ended = json!({ "end": enumeration(&OperationEnd::ALL.map(OperationEnd::word)), "run": text() });
+    let ended_schema = json!({ "end": enumeration(&OperationEnd::ALL.map(OperationEnd::word)), "run": text() });
     let run = json!({
         "boot": text(), "by": text(), "catalogue": digest(), "config": digest(), "desired": digest(), "environment": text(),
         "observation": digest(), "plan": digest(), "planner": count(), "program": text(), "rules": digest(), "run": text(),
@@ -33,7 +33,7 @@ fn entry_kinds() -> Vec<(&'static str, Json)> {
         ("task", json!({ "id": text(), "task": text() })),
         ("outcome", json!({ "id": text(), "outcome": outcome() })),
         ("resolution", resolved),
-        ("run-ended", ended),
+        ("run-ended", ended_schema),
         ("hold", json!({ "by": text(), "environment": text(), "guest": vmid(), "reason": text() })),
         ("release", json!({ "by": text(), "environment": text(), "guest": vmid() })),
         ("freeze", json!({ "by": text(), "environment": text(), "reason": text() })),

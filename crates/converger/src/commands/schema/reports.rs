@@ -109,7 +109,7 @@ pub(super) fn history() -> Json {
 /// The same as a part of another schema.
 pub(super) fn history_object() -> Json {
     let task = object(&["at_ms", "id"], json!({ "at_ms": count(), "id": text() }));
-    let ended = object(&["at_ms", "outcome"], json!({ "at_ms": count(), "outcome": outcome() }));
+    let ended_schema = object(&["at_ms", "outcome"], json!({ "at_ms": count(), "outcome": outcome() }));
     let resolved = object(
         &["at_ms", "by", "reason", "resolution"],
         json!({ "at_ms": count(), "by": text(), "reason": text(), "resolution": enumeration(&Resolution::ALL.map(Resolution::word)) }),
@@ -117,7 +117,7 @@ pub(super) fn history_object() -> Json {
     object(
         &["at_ms", "ended", "operation", "resolved", "schema", "sending", "task"],
         json!({
-            "at_ms": count(), "ended": or_null(ended), "operation": operation(), "resolved": or_null(resolved),
+            "at_ms": count(), "ended": or_null(ended_schema), "operation": operation(), "resolved": or_null(resolved),
             "schema": { "const": "converger.history/1" },
             "sending": or_null(object(&["at_ms"], json!({ "at_ms": count() }))), "task": or_null(task),
         }),

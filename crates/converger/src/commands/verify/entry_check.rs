@@ -47,7 +47,7 @@ impl<'s> EntryCheck<'s> {
     }
 
     /// Checks the next entry and passes it on.
-    pub(super) fn check_entry(&mut self, bytes: &[u8], told: impl FnOnce(&LedgerEntry)) -> Result<(), CommandError> {
+    pub(super) fn check_entry(&mut self, bytes: &[u8], visit_entry: impl FnOnce(&LedgerEntry)) -> Result<(), CommandError> {
         if let Some((since, tree)) = &mut self.earlier
             && tree.size() < since.checkpoint.size
         {
@@ -63,7 +63,7 @@ impl<'s> EntryCheck<'s> {
             }
             rekeys.extend(Rekey::of(index, entry));
             *given_up = given_up.take().or_else(|| witness::describe_resync(index, entry, &since?.checkpoint));
-            told(entry);
+            visit_entry(entry);
         })?)
     }
 
@@ -99,24 +99,24 @@ impl<'s> EntryCheck<'s> {
 impl Rekey {
     fn of(index: u64, entry: &LedgerEntry) -> Option<Self> {
         let LedgerEntry::Rekeyed { verifier, previous, checkpoint, by, reason, at_ms } = entry else { return None };
-        let said = format!(
+        let description = format!(
             "{} replaced the key at {}: {}",
             files::escape_hidden(by),
             timestamp::format_timestamp(at_ms / 1000),
             files::escape_hidden(reason)
         );
         let (previous, verifier) = (previous.to_string(), verifier.to_string());
-        Some(Self { index, previous, verifier, checkpoint: checkpoint.as_ref().map(ToString::to_string), said })
+        Some(Self { index, previous, verifier, checkpoint: checkpoint.as_ref().map(ToString::to_string), said: description })
     }
 
     /// Which entries each of the two keys attests. The recorded checkpoint must be one of the old key and of these entries.
     fn note(&self, root: &mut impl FnMut(u64) -> Result<LogHash, CommandError>) -> Result<String, CommandError> {
-        let Self { index, previous, verifier, checkpoint, said } = self;
+        let Self { index, previous, verifier, checkpoint, said: description } = self;
         let (old, new) = (files::escape_hidden(previous), files::escape_hidden(verifier));
         let wrong = |what: String| broken(format!("entry {index}: the recorded checkpoint of the old key {what}")).at_entry(*index);
         let Some(text) = checkpoint else {
             return Ok(format!(
-                "entry {index}: {said}; no checkpoint of the old key {old} is recorded, so that only the key {new} attests the entries before it"
+                "entry {index}: {description}; no checkpoint of the old key {old} is recorded, so that only the key {new} attests the entries before it"
             ));
         };
         let key = NoteVerifier::parse(previous).map_err(|error| wrong(format!("cannot be checked: {error}")))?;
@@ -128,7 +128,7 @@ impl Rekey {
         let between =
             if size < *index { format!(", the entries from {size} to {} by the new key alone", index - 1) } else { String::new() };
         Ok(format!(
-            "entry {index}: {said}; the first {size} entries are attested by the old key {old} too{between}, and from entry {index} on {new} signs"
+            "entry {index}: {description}; the first {size} entries are attested by the old key {old} too{between}, and from entry {index} on {new} signs"
         ))
     }
 }

@@ -25,7 +25,11 @@ pub(in super::super) struct VerifiedExport {
 
 impl VerifiedExport {
     /// Verifies an export with the given key, or with the one in the export. The entries passed to `told` are verified once this returns `Ok`.
-    pub(in super::super) fn open(path: &Path, key: Option<&str>, mut told: impl FnMut(u64, LedgerEntry)) -> Result<Self, CommandError> {
+    pub(in super::super) fn open(
+        path: &Path,
+        key: Option<&str>,
+        mut visit_entry: impl FnMut(u64, LedgerEntry),
+    ) -> Result<Self, CommandError> {
         if !path.is_dir() {
             let text = format!("{} is not an export: it is not a directory", files::display_path(path));
             return Err(CommandError::input_error(text)
@@ -35,16 +39,16 @@ impl VerifiedExport {
         let known = key.map(parse_verifier).transpose()?;
         let note = known.is_none().then_some(UNTRUSTED_KEY);
         let key = known.map_or_else(|| export_files::key_beside_log(path), Ok)?;
-        let mut begun = BTreeMap::new();
-        let (deep, _, _) = export_files::check_log(path, &key, None, |index, entry| {
+        let mut intent_indices = BTreeMap::new();
+        let (ledger_check, _, _) = export_files::check_log(path, &key, None, |index, entry| {
             if let LedgerEntry::Record(JournalRecord::Intent { operation, .. }) = entry {
-                begun.insert(operation.id.clone(), index);
+                intent_indices.insert(operation.id.clone(), index);
             }
-            told(index, entry.clone());
+            visit_entry(index, entry.clone());
         })
         .map_err(with_source_help)?;
-        export_files::check_key_recorded(&deep, &key).map_err(with_source_help)?;
-        Ok(Self { path: path.to_owned(), replay: deep.into_replay(), started_at: begun, note })
+        export_files::check_key_recorded(&ledger_check, &key).map_err(with_source_help)?;
+        Ok(Self { path: path.to_owned(), replay: ledger_check.into_replay(), started_at: intent_indices, note })
     }
 
     /// Prints the note.

@@ -28,11 +28,13 @@ struct ExportDirectory<'d>(&'d Path);
 
 impl ExportDirectory<'_> {
     fn read_at_most(&self, path: &str, most: usize) -> Result<Option<Vec<u8>>, CommandError> {
-        let place = self.0.join(path);
-        match files::read_at_most(&place, most) {
+        let full_path = self.0.join(path);
+        match files::read_at_most(&full_path, most) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(_) if fs::metadata(&place).is_ok_and(|there| !there.is_file()) => Err(broken(format!("{path} is not a regular file"))),
-            Err(error) => Err(read_error(&place, &error)),
+            Err(_) if fs::metadata(&full_path).is_ok_and(|metadata| !metadata.is_file()) => {
+                Err(broken(format!("{path} is not a regular file")))
+            }
+            Err(error) => Err(read_error(&full_path, &error)),
             // A file beyond the bound is cut, and its hash will not match.
             Ok(text) => Ok(Some(text.bytes)),
         }
@@ -53,29 +55,29 @@ pub(super) fn check_log(
     path: &Path,
     key: &NoteVerifier,
     since: Option<&EarlierCheckpoint>,
-    mut told: impl FnMut(u64, &LedgerEntry),
+    mut visit_entry: impl FnMut(u64, &LedgerEntry),
 ) -> Result<(LedgerCheck, VerifiedLog, Vec<String>), CommandError> {
-    let (mut heard, mut wrong) = (EntryCheck::new(since), None);
-    let walked = verify_log(&mut ExportDirectory(path), key, |index, entry| {
+    let (mut entry_check, mut wrong) = (EntryCheck::new(since), None);
+    let log_result = verify_log(&mut ExportDirectory(path), key, |index, entry| {
         if wrong.is_none() {
-            wrong = heard.check_entry(entry, |entry| told(index, entry)).err();
+            wrong = entry_check.check_entry(entry, |entry| visit_entry(index, entry)).err();
         }
     });
     // The fault at the earliest entry is reported, in its contents or in its hashes.
-    let walked = earlier_fault(wrong, walked?.map_err(|found| log_fault_error(&found)))?;
-    heard.since_is_signed(Some(key))?;
-    heard.check_extends()?;
-    let size = walked.checkpoint.size;
-    let attested = heard.attested(|at| root_of_size(&mut TiledHashes::new(size, |tile| tile_in(path, tile)), at))?;
-    Ok((heard.ledger_check, walked, attested))
+    let verified_log = earlier_fault(wrong, log_result?.map_err(|found| log_fault_error(&found)))?;
+    entry_check.since_is_signed(Some(key))?;
+    entry_check.check_extends()?;
+    let size = verified_log.checkpoint.size;
+    let attested = entry_check.attested(|at| root_of_size(&mut TiledHashes::new(size, |tile| tile_in(path, tile)), at))?;
+    Ok((entry_check.ledger_check, verified_log, attested))
 }
 
 /// The fault at the earlier entry. A fault without an index comes first.
-fn earlier_fault<T>(said: Option<CommandError>, hashed: Result<T, CommandError>) -> Result<T, CommandError> {
-    match (said, hashed) {
+fn earlier_fault<T>(entry_error: Option<CommandError>, hashed: Result<T, CommandError>) -> Result<T, CommandError> {
+    match (entry_error, hashed) {
         (None, hashed) => hashed,
-        (Some(said), Err(hashed)) if hashed.entry_index() <= said.entry_index() => Err(hashed),
-        (Some(said), _) => Err(said),
+        (Some(entry_error), Err(hashed)) if hashed.entry_index() <= entry_error.entry_index() => Err(hashed),
+        (Some(entry_error), _) => Err(entry_error),
     }
 }
 
@@ -95,20 +97,20 @@ fn read_error(path: &Path, error: &io::Error) -> CommandError {
 }
 
 pub(super) fn verify(path: &Path, key: NoteVerifier, since: Option<&EarlierCheckpoint>) -> Result<VerifyReport, CommandError> {
-    let (shown, mut notes) = (files::display_path(path), Vec::new());
-    let (deep, walked, attested) = check_log(path, &key, since, |_, _| {})?;
+    let (display_name, mut notes) = (files::display_path(path), Vec::new());
+    let (ledger_check, verified_log, attested) = check_log(path, &key, since, |_, _| {})?;
     notes.extend(attested);
-    let gone = deep.check_blobs(|digest| read_blob(path, digest))?;
-    check_key_recorded(&deep, &key)?;
-    no_stranger(path, &deep)?;
-    notes.extend(find_oddities(path, &key, &deep).map_err(|error| read_error(path, &error))?.into_iter().map(str::to_owned));
-    let (entries, root) = (walked.checkpoint.size, Some(walked.checkpoint.root.to_string()));
+    let pruned_count = ledger_check.check_blobs(|digest| read_blob(path, digest))?;
+    check_key_recorded(&ledger_check, &key)?;
+    no_stranger(path, &ledger_check)?;
+    notes.extend(find_oddities(path, &key, &ledger_check).map_err(|error| read_error(path, &error))?.into_iter().map(str::to_owned));
+    let (entries, root) = (verified_log.checkpoint.size, Some(verified_log.checkpoint.root.to_string()));
     Ok(VerifyReport {
-        what: format!("{shown}, a log in {} files", walked.files_read),
+        what: format!("{display_name}, a log in {} files", verified_log.files_read),
         entries,
         root,
         verifier: Some(key),
-        pruned: gone,
+        pruned: pruned_count,
         notes,
         proven: None,
         is_key_unverified: false,
@@ -139,8 +141,8 @@ pub(super) fn key_beside_log(path: &Path) -> Result<NoteVerifier, CommandError> 
 }
 
 /// Checks that the key is the last one that an entry records: another key may be that of a forger, and a replaced key may have leaked.
-pub(super) fn check_key_recorded(deep: &LedgerCheck, key: &NoteVerifier) -> Result<(), CommandError> {
-    let (keys, own) = (deep.replay().keys(), key.to_string());
+pub(super) fn check_key_recorded(ledger_check: &LedgerCheck, key: &NoteVerifier) -> Result<(), CommandError> {
+    let (keys, own) = (ledger_check.replay().keys(), key.to_string());
     match keys.last() {
         Some(named) if **named == own => Ok(()),
         None => Err(broken(format!("the checkpoint is signed with {own}, and the ledger records no key"))),
@@ -149,12 +151,12 @@ pub(super) fn check_key_recorded(deep: &LedgerCheck, key: &NoteVerifier) -> Resu
 }
 
 /// Notes about an export that was changed in ways that its signature does not cover.
-fn find_oddities(path: &Path, key: &NoteVerifier, deep: &LedgerCheck) -> io::Result<Vec<&'static str>> {
+fn find_oddities(path: &Path, key: &NoteVerifier, ledger_check: &LedgerCheck) -> io::Result<Vec<&'static str>> {
     let mut notes = Vec::new();
     if !key_beside_log(path).is_ok_and(|beside| beside == *key) {
         notes.push("the key in the export is not the one that signed it");
     }
-    if contains_longer_log(path, deep.entries())? {
+    if contains_longer_log(path, ledger_check.entries())? {
         notes.push("it contains files of a longer log: an export was interrupted, or its checkpoint was replaced by an older one");
     }
     Ok(notes)
@@ -163,36 +165,36 @@ fn find_oddities(path: &Path, key: &NoteVerifier, deep: &LedgerCheck) -> io::Res
 /// Checks that an entry names every input of the export. Another file was not exported with this log.
 ///
 /// An interrupted export has the older checkpoint and files of a longer log: inputs that its entries name are accepted.
-fn no_stranger(path: &Path, deep: &LedgerCheck) -> Result<(), CommandError> {
-    let names = |room: &str| match fs::read_dir(path.join(room)) {
+fn no_stranger(path: &Path, ledger_check: &LedgerCheck) -> Result<(), CommandError> {
+    let names = |directory: &str| match fs::read_dir(path.join(directory)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        there => there.and_then(|there| there.map(|one| one.map(|one| one.file_name())).collect::<io::Result<Vec<OsString>>>()),
+        listing => listing.and_then(|entries| entries.map(|one| one.map(|one| one.file_name())).collect::<io::Result<Vec<OsString>>>()),
     };
-    let names = |room: &str| names(room).map_err(|error| read_error(&path.join(room), &error));
-    let shown = |room: &str, name: &OsString| files::display_path(&Path::new(room).join(name));
+    let names = |directory: &str| names(directory).map_err(|error| read_error(&path.join(directory), &error));
+    let display_entry = |directory: &str, name: &OsString| files::display_path(&Path::new(directory).join(name));
     if let Some(name) = names("blob")?.iter().find(|name| *name != "sha256") {
-        return Err(broken(format!("{} is not part of an export", shown("blob", name))));
+        return Err(broken(format!("{} is not part of an export", display_entry("blob", name))));
     }
     let mut later = None;
     for name in names("blob/sha256")? {
-        let place = shown("blob/sha256", &name);
+        let blob_name = display_entry("blob/sha256", &name);
         let Some(digest) = name.to_str().and_then(|name| Digest::parse(&format!("sha256:{name}"))) else {
             if files::is_left(&name) {
                 continue;
             }
-            return Err(broken(format!("{place} is not part of an export: its name is not a digest")));
+            return Err(broken(format!("{blob_name} is not part of an export: its name is not a digest")));
         };
         // Inputs that entries of this log name are verified already.
-        if deep.is_named(&digest) {
+        if ledger_check.is_named(&digest) {
             continue;
         }
         let found = read_blob(path, digest)?.map(|bytes| Digest::of_bytes(&bytes));
         if found != Some(digest) {
             let found = found.map(|found| found.to_string()).unwrap_or_default();
-            return Err(broken(format!("{place} has a wrong name: its digest is {found}")));
+            return Err(broken(format!("{blob_name} has a wrong name: its digest is {found}")));
         }
-        if !later.get_or_insert_with(|| named_later(path, deep.entries())).contains(&digest) {
-            return Err(broken(format!("{place} is named by no entry: it was not exported with this log")));
+        if !later.get_or_insert_with(|| named_later(path, ledger_check.entries())).contains(&digest) {
+            return Err(broken(format!("{blob_name} is named by no entry: it was not exported with this log")));
         }
     }
     Ok(())

@@ -81,10 +81,10 @@ fn verify_operation(
     key: Option<NoteVerifier>,
     operation: Option<&OperationId>,
 ) -> Result<VerifyReport, CommandError> {
-    let sheaf = ReceiptBundle::parse(text).map_err(|error| broken(format!("{name}: {error}")))?;
+    let bundle = ReceiptBundle::parse(text).map_err(|error| broken(format!("{name}: {error}")))?;
     let key = require_key(key)?;
-    let checkpoint = sheaf.verify(&key).map_err(|error| broken(format!("{name} proves nothing: {error}")))?;
-    let proof = OperationProof::from_entries(sheaf.entries.iter().map(|own| (own.index, own.entry.as_slice())), &sheaf.attachments)
+    let checkpoint = bundle.verify(&key).map_err(|error| broken(format!("{name} proves nothing: {error}")))?;
+    let proof = OperationProof::from_entries(bundle.entries.iter().map(|own| (own.index, own.entry.as_slice())), &bundle.attachments)
         .map_err(|wrong| {
             let index = wrong.index;
             CommandError::evidence_error(wrong.code, format!("{name} proves no operation: {}", wrong.what)).at_entry(index)
@@ -92,7 +92,7 @@ fn verify_operation(
     if let Some(operation) = operation.filter(|operation| *operation != proof.history.id()) {
         return Err(other_operation(name, &format!("the operation {}", proof.history.id().as_str()), operation));
     }
-    let indices: Vec<u64> = sheaf.entries.iter().map(|own| own.index).collect();
+    let indices: Vec<u64> = bundle.entries.iter().map(|own| own.index).collect();
     let count = indices.len();
     let what = format!("{name} proves an operation by {count} entries of {}\n{}", checkpoint.origin, describe_proof(&proof).trim_end());
     Ok(build_report(what, &checkpoint, key, Some(proof_json(&proof, &indices))).with_note(INCOMPLETE_NOTE))

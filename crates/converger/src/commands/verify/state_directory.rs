@@ -15,32 +15,32 @@ use super::{EarlierCheckpoint, VerifyReport, entry_check::EntryCheck};
 use crate::{files, render};
 
 pub(super) fn verify(
-    book: &LedgerReader,
+    reader: &LedgerReader,
     key: Option<&NoteVerifier>,
     since: Option<&EarlierCheckpoint>,
 ) -> Result<VerifyReport, CommandError> {
-    let (heard, root) = check_entries(book, since)?;
-    let own = recorded_key(&heard)?;
-    heard.since_is_signed(key)?;
-    heard.check_extends()?;
-    let gone = heard.ledger_check.check_blobs(|digest| book.blob(digest))?;
-    check_journal(book, &heard)?;
+    let (entry_check, root) = check_entries(reader, since)?;
+    let own = recorded_key(&entry_check)?;
+    entry_check.since_is_signed(key)?;
+    entry_check.check_extends()?;
+    let pruned_count = entry_check.ledger_check.check_blobs(|digest| reader.blob(digest))?;
+    check_journal(reader, &entry_check)?;
     // Damage that concerns no entry is looked for last: the checks above report an index.
-    if let Some(found) = book.store_view().find_damage().map_err(|error| damaged(&error))? {
-        return Err(broken(format!("{}: {found}", files::display_path(book.store_view().path()))));
+    if let Some(found) = reader.store_view().find_damage().map_err(|error| damaged(&error))? {
+        return Err(broken(format!("{}: {found}", files::display_path(reader.store_view().path()))));
     }
-    no_stranger(book, &heard)?;
-    let mut notes = check_keys(book, own.as_ref(), key)?;
-    let size = heard.ledger_check.entries();
-    notes.extend(heard.attested(|at| Ok(root_of_size(&mut book.subtree_hashes(size), at)?))?);
-    let operations = render::count_with_noun(heard.ledger_check.replay().operations().len() as u64, "operation");
-    let what = format!("{}, with a journal of {operations}", files::display_path(book.directory()));
+    no_stranger(reader, &entry_check)?;
+    let mut notes = check_keys(reader, own.as_ref(), key)?;
+    let size = entry_check.ledger_check.entries();
+    notes.extend(entry_check.attested(|at| Ok(root_of_size(&mut reader.subtree_hashes(size), at)?))?);
+    let operations = render::count_with_noun(entry_check.ledger_check.replay().operations().len() as u64, "operation");
+    let what = format!("{}, with a journal of {operations}", files::display_path(reader.directory()));
     Ok(VerifyReport {
         what,
-        entries: heard.ledger_check.entries(),
+        entries: entry_check.ledger_check.entries(),
         root: Some(root.to_string()),
         verifier: own,
-        pruned: gone,
+        pruned: pruned_count,
         notes,
         proven: None,
         is_key_unverified: false,
@@ -48,38 +48,40 @@ pub(super) fn verify(
 }
 
 /// Checks every entry and every stored hash.
-fn check_entries<'s>(book: &LedgerReader, since: Option<&'s EarlierCheckpoint>) -> Result<(EntryCheck<'s>, LogHash), CommandError> {
-    let heads = book.heads()?;
-    let (mut heard, mut growth, mut full, mut wrong) = (EntryCheck::new(since), LogBuilder::default(), Vec::new(), None);
-    let hashed = book.for_each_entry::<CommandError>(0, heads.all.size, |index, entry| {
-        growth.append(LogHash::of_leaf(entry), |tile, hashes, _| full.push((tile, hashes.to_vec())));
+fn check_entries<'s>(reader: &LedgerReader, since: Option<&'s EarlierCheckpoint>) -> Result<(EntryCheck<'s>, LogHash), CommandError> {
+    let heads = reader.heads()?;
+    let (mut entry_check, mut log_builder, mut full, mut wrong) = (EntryCheck::new(since), LogBuilder::default(), Vec::new(), None);
+    let hashed = reader.for_each_entry::<CommandError>(0, heads.all.size, |index, entry| {
+        log_builder.append(LogHash::of_leaf(entry), |tile, hashes, _| full.push((tile, hashes.to_vec())));
         if wrong.is_none() {
-            wrong = heard.check_entry(entry, |_| {}).err();
+            wrong = entry_check.check_entry(entry, |_| {}).err();
         }
-        full.drain(..).try_for_each(|(tile, hashes): (Tile, Vec<LogHash>)| check_tile(book, tile, &hashes))?;
+        full.drain(..).try_for_each(|(tile, hashes): (Tile, Vec<LogHash>)| check_tile(reader, tile, &hashes))?;
         // Hashes are stored for full tiles, so a wrong entry is found when its tile is full.
         let is_full = (index + 1).is_multiple_of(TILE_WIDTH);
         wrong.take_if(|_| is_full).map_or(Ok(()), Err)
     });
     match (wrong, hashed) {
         // At the same entry, a fault of its contents is more useful than a wrong hash.
-        (Some(said), Err(hashed)) => return Err(if hashed.entry_index() < said.entry_index() { hashed } else { said }),
-        (said, hashed) => hashed.and(said.map_or(Ok(()), Err))?,
+        (Some(entry_error), Err(hashed)) => {
+            return Err(if hashed.entry_index() < entry_error.entry_index() { hashed } else { entry_error });
+        }
+        (entry_error, hashed) => hashed.and(entry_error.map_or(Ok(()), Err))?,
     }
-    let root = growth.tree().root();
+    let root = log_builder.tree().root();
     if root != heads.all.root {
         return Err(root_mismatch_error(heads.all, root));
     }
-    let LedgerRows { entries: rows, full_tiles: tiles } = map_store_error(wait_for(book.store_view().ledger_rows()))?;
+    let LedgerRows { entries: rows, full_tiles: tiles } = map_store_error(wait_for(reader.store_view().ledger_rows()))?;
     let full: u64 = (1..8).map(|level| heads.all.size >> (8 * level)).sum();
     if (rows, tiles) != (heads.all.size, full) {
         let size = heads.all.size;
         return Err(broken(format!("the ledger should have {size} entries and {full} full tiles, and has {rows} and {tiles}")));
     }
-    if root_of_size(&mut book.subtree_hashes(heads.all.size), heads.durable.size)? != heads.durable.root {
+    if root_of_size(&mut reader.subtree_hashes(heads.all.size), heads.durable.size)? != heads.durable.root {
         return Err(broken(format!("the first {} entries do not lead to the durable root", heads.durable.size)));
     }
-    Ok((heard, root))
+    Ok((entry_check, root))
 }
 
 /// All full tiles match: the fault is after them, or in the recorded root.
@@ -96,46 +98,46 @@ fn root_mismatch_error(recorded: LedgerHead, root: LogHash) -> CommandError {
     .at_entry(first)
 }
 
-fn check_tile(book: &LedgerReader, tile: Tile, hashes: &[LogHash]) -> Result<(), CommandError> {
-    let place = |at: u64| (tile.index * TILE_WIDTH + at) << (8 * u32::from(tile.level));
-    let Some(kept) = map_store_error(wait_for(book.store_view().full_tile(tile)))? else {
-        let index = place(0);
+fn check_tile(reader: &LedgerReader, tile: Tile, hashes: &[LogHash]) -> Result<(), CommandError> {
+    let entry_index = |at: u64| (tile.index * TILE_WIDTH + at) << (8 * u32::from(tile.level));
+    let Some(stored_hashes) = map_store_error(wait_for(reader.store_view().full_tile(tile)))? else {
+        let index = entry_index(0);
         return Err(broken(format!("entry {index} ({}): its hashes are missing", tile.path())).at_entry(index));
     };
-    match (0..hashes.len()).find(|at| kept.get(*at) != hashes.get(*at)) {
+    match (0..hashes.len()).find(|at| stored_hashes.get(*at) != hashes.get(*at)) {
         None => Ok(()),
         Some(at) => {
-            let index = place(at as u64);
+            let index = entry_index(at as u64);
             Err(broken(format!("entry {index} ({}): the stored hashes are not those of the entries", tile.path())).at_entry(index))
         }
     }
 }
 
 /// The recorded key, if there is one.
-fn recorded_key(heard: &EntryCheck<'_>) -> Result<Option<NoteVerifier>, CommandError> {
-    let named = heard.ledger_check.replay().keys().last().map(|named| NoteVerifier::parse(named));
+fn recorded_key(entry_check: &EntryCheck<'_>) -> Result<Option<NoteVerifier>, CommandError> {
+    let named = entry_check.ledger_check.replay().keys().last().map(|named| NoteVerifier::parse(named));
     named.transpose().map_err(|error| broken(format!("the recorded key is invalid: {error}")))
 }
 
 /// Compares the recorded key with the given one and with the key file. The file may be missing: a copy of a state directory should not contain
 /// the secret.
-fn check_keys(book: &LedgerReader, named: Option<&NoteVerifier>, given: Option<&NoteVerifier>) -> Result<Vec<String>, CommandError> {
+fn check_keys(reader: &LedgerReader, named: Option<&NoteVerifier>, given_key: Option<&NoteVerifier>) -> Result<Vec<String>, CommandError> {
     let Some(named) = named else {
-        if given.is_some() {
+        if given_key.is_some() {
             return Err(broken("the ledger records no key, but --key was given"));
         }
         return Ok(vec!["the ledger is not signed yet; `converger ledger checkpoint` signs it".to_owned()]);
     };
-    if given.is_some_and(|given| given != named) {
+    if given_key.is_some_and(|given_key| given_key != named) {
         return Err(broken(format!("the ledger is signed with {named}, and not with the given key")));
     }
-    match load_signer(book.directory())? {
+    match load_signer(reader.directory())? {
         Some(signer) if signer.verifier() == *named => Ok(Vec::new()),
-        _ if matches_next_key(book.directory(), &named.to_string())? => {
+        _ if matches_next_key(reader.directory(), &named.to_string())? => {
             Ok(vec!["the key was replaced, and the new one is not installed yet: the next command that signs installs it".to_owned()])
         }
         Some(_) => {
-            let key = files::display_path(&book.directory().join(converger_store::KEY_FILE));
+            let key = files::display_path(&reader.directory().join(converger_store::KEY_FILE));
             Err(broken(format!("{key} is not the key that the ledger names: someone replaced it")))
         }
         None => Ok(vec!["the signing key is not in the directory".to_owned()]),
@@ -143,8 +145,9 @@ fn check_keys(book: &LedgerReader, named: Option<&NoteVerifier>, given: Option<&
 }
 
 /// Checks that the journal and the ledger have the same operations.
-fn check_journal(book: &LedgerReader, heard: &EntryCheck<'_>) -> Result<(), CommandError> {
-    let found = map_store_error(wait_for(find_journal_mismatch(book.store_view(), heard.ledger_check.replay(), &heard.index)))?;
+fn check_journal(reader: &LedgerReader, entry_check: &EntryCheck<'_>) -> Result<(), CommandError> {
+    let found =
+        map_store_error(wait_for(find_journal_mismatch(reader.store_view(), entry_check.ledger_check.replay(), &entry_check.index)))?;
     found.map_or(Ok(()), |found| {
         let stop = CommandError::evidence_error(FailureCode::UnloggedExecution, found.to_string());
         Err(if let Some(index) = found.index { stop.at_entry(index) } else { stop })
@@ -152,12 +155,12 @@ fn check_journal(book: &LedgerReader, heard: &EntryCheck<'_>) -> Result<(), Comm
 }
 
 /// Checks that an entry names every stored input: both are written in one transaction, so any other input was added by other means.
-fn no_stranger(book: &LedgerReader, heard: &EntryCheck<'_>) -> Result<(), CommandError> {
-    let mut digests = map_store_error(wait_for(book.store_view().digests()))?;
-    digests.retain(|digest| !heard.ledger_check.is_named(digest));
+fn no_stranger(reader: &LedgerReader, entry_check: &EntryCheck<'_>) -> Result<(), CommandError> {
+    let mut digests = map_store_error(wait_for(reader.store_view().digests()))?;
+    digests.retain(|digest| !entry_check.ledger_check.is_named(digest));
     let Some(first) = digests.first() else { return Ok(()) };
     let is = if digests.len() == 1 { "is" } else { "are" };
-    let found = book.blob(*first)?.map(|bytes| Digest::of_bytes(&bytes)).filter(|found| found != first);
+    let found = reader.blob(*first)?.map(|bytes| Digest::of_bytes(&bytes)).filter(|found| found != first);
     let wrong = found.map(|found| format!("; its bytes have the digest {found}")).unwrap_or_default();
     let count = render::count_with_noun(digests.len() as u64, "thing");
     Err(broken(format!("{count} {is} stored that no entry names, the first is {first}{wrong}")))

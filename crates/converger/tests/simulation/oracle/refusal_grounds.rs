@@ -72,8 +72,8 @@ fn is_to_stop(real: &GuestTruth, wanted: &WantedGuest) -> bool {
 
 /// Whether a change is pending that a permitted restart would apply.
 fn needs_restart(real: &GuestTruth, wanted: &WantedGuest) -> bool {
-    let waits = |key: &&'static str| real.pending.contains_key(*key) || !truth::has_value(real, key, wanted.config[*key].as_deref());
-    is_running(real) && wanted.restarts && wanted.config.keys().any(waits)
+    let is_pending = |key: &&'static str| real.pending.contains_key(*key) || !truth::has_value(real, key, wanted.config[*key].as_deref());
+    is_running(real) && wanted.restarts && wanted.config.keys().any(is_pending)
 }
 
 fn goes_down(real: &GuestTruth, wanted: &WantedGuest) -> bool {

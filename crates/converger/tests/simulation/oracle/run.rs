@@ -102,10 +102,10 @@ impl Oracle {
         let is_again = self.is_healed && course.done.contains(&case.done_key());
         let is_allowed = self.is_within_budget(changed, interrupted);
         self.require(is_allowed, "S14", || format!("{id} {}: {changed} guests changed in its run, {interrupted} interrupted", sent.vmid));
-        let under_way: Vec<&OracleCase> = self.cases.values().filter(|case| case.is_sent_in(self.life)).collect();
-        let here = under_way.iter().filter(|case| case.sent_to == sent.node).count();
+        let in_flight: Vec<&OracleCase> = self.cases.values().filter(|case| case.is_sent_in(self.life)).collect();
+        let on_node = in_flight.iter().filter(|case| case.sent_to == sent.node).count();
         let schedule::ConcurrencyLimits { per_node, overall } = self.run_course.at_once;
-        let fits = under_way.len() <= overall.max(1) as usize && here <= per_node.max(1) as usize;
+        let fits = in_flight.len() <= overall.max(1) as usize && on_node <= per_node.max(1) as usize;
         self.require(fits, "S14", || format!("{id} {}: with it there is more under way at once than there may be", sent.vmid));
         self.require(!is_again, "L5", || {
             format!("{id} {} {}: that was done, nobody has changed it since, and it is done again", sent.verb, sent.vmid)
@@ -133,16 +133,17 @@ impl Oracle {
             return;
         }
         let (life, schedule::ConcurrencyLimits { per_node, overall }) = (self.life, self.run_course.at_once);
-        let under_way: Vec<&OracleCase> = self.cases.values().filter(|case| case.is_under_way).collect();
-        if under_way.len() >= overall.max(1) as usize {
+        let in_flight: Vec<&OracleCase> = self.cases.values().filter(|case| case.is_under_way).collect();
+        if in_flight.len() >= overall.max(1) as usize {
             return;
         }
         let has_room = |case: &OracleCase| {
-            let on_node = under_way.iter().filter(|own| own.operation.guest.node == case.operation.guest.node).count();
+            let on_node = in_flight.iter().filter(|own| own.operation.guest.node == case.operation.guest.node).count();
             on_node < per_node.max(1) as usize
         };
-        let waits = |case: &OracleCase| case.life == life && !case.is_under_way && case.believed.is_none();
-        let own = self.cases.values().find(|case| waits(case) && has_room(case) && self.unfinished_predecessors(case).next().is_none());
+        let is_waiting = |case: &OracleCase| case.life == life && !case.is_under_way && case.believed.is_none();
+        let own =
+            self.cases.values().find(|case| is_waiting(case) && has_room(case) && self.unfinished_predecessors(case).next().is_none());
         if let Some(id) = own.map(|case| case.operation.id.clone()) {
             self.report_violation("L4", format!("{id} waits for its turn, there is room, and nothing of its own keeps it back"));
         }

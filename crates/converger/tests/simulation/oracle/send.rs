@@ -66,7 +66,7 @@ impl Oracle {
         id: &OperationId,
         sent: &ParsedMutation,
         history: Option<&OperationHistory>,
-        at_work: usize,
+        running_tasks: usize,
         now_ms: u64,
     ) {
         self.sends += 1;
@@ -89,7 +89,7 @@ impl Oracle {
         let case = &self.cases[id];
         let found = found.or_else(|| (!is_declared).then(|| ("S22", "the guest is not declared".into())));
         let found = found.or_else(|| (!is_writable).then(|| ("S18", "the journal cannot be written".into())));
-        let found = found.or_else(|| (at_work > 0).then(|| ("S3", "a task of ours is at work on the guest".into())));
+        let found = found.or_else(|| (running_tasks > 0).then(|| ("S3", "a task of ours is at work on the guest".into())));
         let found = found.or_else(|| case.check_readings(sent)).or_else(|| case.check_guest_state(sent));
         let found = found.or_else(|| self.check_foreign_pending(id, sent)).or_else(|| self.check_values(id, sent));
         if let Some((rule, text)) = found {

@@ -10,7 +10,9 @@ use super::super::setup::WantedGuest;
 pub(crate) fn runs_as(truth: &GuestTruth, state: RunState) -> bool {
     match state {
         // A frozen container still reads as running.
-        RunState::Running => truth.process.as_deref().is_some_and(|word| word == "running" || truth.kind == LabGuestKind::Lxc),
+        RunState::Running => {
+            truth.process.as_deref().is_some_and(|process_state| process_state == "running" || truth.kind == LabGuestKind::Lxc)
+        }
         RunState::Stopped => truth.process.is_none(),
     }
 }
@@ -24,7 +26,9 @@ pub(super) fn has_fields(truth: &GuestTruth, wanted: &WantedGuest, fields: &[Fie
 /// Whether each of these fields has its declared value in effect, with no other value pending.
 pub(super) fn has_in_effect(truth: &GuestTruth, wanted: &WantedGuest, fields: &[RestartField]) -> bool {
     let is = |key: &str, raw: Option<&str>| has_value(truth, key, raw) && truth.config.get(key).map(|found| found.trim_end()) == raw;
-    fields.iter().all(|awaited| wanted.config.get(awaited.field.word()).is_some_and(|raw| is(awaited.field.word(), raw.as_deref())))
+    fields.iter().all(|restart_field| {
+        wanted.config.get(restart_field.field.word()).is_some_and(|raw| is(restart_field.field.word(), raw.as_deref()))
+    })
 }
 
 /// Whether everything declared is the case, in effect or pending.

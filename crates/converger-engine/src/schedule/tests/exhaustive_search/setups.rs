@@ -147,14 +147,14 @@ impl SearchSetup {
     /// The setups that are fast to search.
     pub(in super::super) fn small_setups() -> [(&'static str, Self); 7] {
         let (everything, limited) = (("everything", Self::all_faults()), ("limited", Self::with_tight_limits()));
-        let (moved, restart) = (("moved", Self::moved_guest()), ("restart", Self::restart_in_two_steps()));
+        let (moved_guest, restart) = (("moved", Self::moved_guest()), ("restart", Self::restart_in_two_steps()));
         [
             everything,
             limited,
             ("newer", Self::with_newer_plan()),
             ("wave", Self::stop_on_failure()),
             ("recovery", Self::recovery_setup()),
-            moved,
+            moved_guest,
             restart,
         ]
     }

@@ -65,7 +65,7 @@ pub(in crate::api::cluster) fn update(world: &mut World, call: &ApiCall) -> Resu
     check_groups_supported(world, "update group")?;
     let failed = |why: String| ApiError::internal_error(format!("update ha group failed: {why}"));
     require_quorum(world, &call.node)?;
-    if call.param("digest").is_some_and(|given| given != world.ha.groups.digest()) {
+    if call.param("digest").is_some_and(|digest| digest != world.ha.groups.digest()) {
         return Err(failed(MODIFIED_TEXT.to_owned()));
     }
     let Some(settings) = world.ha.groups.get(group_name(call)) else { return Err(failed(missing_group_text(group_name(call)))) };

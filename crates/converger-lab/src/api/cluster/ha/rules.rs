@@ -23,10 +23,10 @@ fn rule_name(call: &ApiCall) -> &str {
     call.param("rule").unwrap_or_default()
 }
 
-fn rule_json(world: &World, place: usize, name: &str, settings: &SectionSettings) -> Value {
+fn rule_json(world: &World, position: usize, name: &str, settings: &SectionSettings) -> Value {
     let mut fields = settings_json(settings, NUMBERS);
     fields["rule"] = json!(name);
-    fields["order"] = json!(place);
+    fields["order"] = json!(position);
     fields["digest"] = json!(world.ha.rules.digest());
     fields
 }
@@ -35,14 +35,14 @@ pub(in crate::api::cluster) fn list(world: &mut World, call: &ApiCall) -> Result
     let kind = |settings: &SectionSettings| call.param("type").is_none_or(|kind| settings.get("type").is_some_and(|known| known == kind));
     let about = |settings: &SectionSettings| call.param("resource").is_none_or(|sid| split_setting(settings, "resources").contains(sid));
     let wanted = world.ha.rules.iter().filter(|(_, _, settings)| kind(settings) && about(settings));
-    let entries: Vec<Value> = wanted.map(|(place, name, settings)| rule_json(world, place, name, settings)).collect();
+    let entries: Vec<Value> = wanted.map(|(position, name, settings)| rule_json(world, position, name, settings)).collect();
     Ok(json!(entries).into())
 }
 
 pub(in crate::api::cluster) fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let found = world.ha.rules.iter().find(|(_, known, _)| *known == rule_name(call));
     match found {
-        Some((place, name, settings)) => Ok(rule_json(world, place, name, settings).into()),
+        Some((position, name, settings)) => Ok(rule_json(world, position, name, settings).into()),
         None => Err(ApiError::internal_error(format!("no such ha rule '{}'", rule_name(call)))),
     }
 }
@@ -81,7 +81,7 @@ pub(in crate::api::cluster) fn update(world: &mut World, call: &ApiCall) -> Resu
     let name = rule_name(call);
     let failed = |why: String| ApiError::internal_error(format!("update HA rules failed: {why}"));
     require_quorum(world, &call.node)?;
-    if call.param("digest").is_some_and(|given| given != world.ha.rules.digest()) {
+    if call.param("digest").is_some_and(|digest| digest != world.ha.rules.digest()) {
         return Err(failed(MODIFIED_TEXT.to_owned()));
     }
     let Some(settings) = world.ha.rules.get(name) else { return Err(failed(format!("HA rule '{name}' does not exist"))) };
@@ -136,8 +136,8 @@ fn check_feasible(world: &World, name: &str, settings: &SectionSettings) -> Resu
         };
     }
     let others = world.ha.rules.iter().filter(|(_, other, _)| *other != name).filter(|(_, _, other)| kind(other) == kind(settings));
-    let taken: BTreeSet<String> = others.flat_map(|(_, _, other)| split_setting(other, "resources")).collect();
-    match resources.iter().find(|sid| taken.contains(*sid)) {
+    let used: BTreeSet<String> = others.flat_map(|(_, _, other)| split_setting(other, "resources")).collect();
+    match resources.iter().find(|sid| used.contains(*sid)) {
         Some(sid) => Err(ApiError::parameter_error("resources", format!("resource '{sid}' is already used in another node affinity rule"))),
         None => Ok(()),
     }
