@@ -55,9 +55,9 @@ pub async fn check_observer(fixture: &mut impl ObserverFixture) -> Vec<ObserverF
 }
 
 async fn check_world(fixture: &mut impl ObserverFixture, world: &KnownWorld) -> Vec<ObserverFinding> {
-    let observer = fixture.set_up_world(&world.truth);
+    let observer = fixture.set_up_world(&world.observation);
     let mut broken = Vec::new();
-    match observer.observe(&world.truth.environment, &world.scope).await {
+    match observer.observe(&world.observation.environment, &world.scope).await {
         Err(error) => broken.push(format!("the observation failed: {error}")),
         Ok(reading) => {
             broken.extend(find_false_claims(world, &reading));
@@ -74,7 +74,7 @@ async fn check_world(fixture: &mut impl ObserverFixture, world: &KnownWorld) -> 
 /// An unchanged world must give the same observation twice; only the time may differ.
 async fn find_unstable_reading(observer: &impl Observer, world: &KnownWorld, first: &Scoped) -> Option<String> {
     let timeless = |reading: &Scoped| Observation { taken_at: None, ..Observation::clone(reading) };
-    match observer.observe(&world.truth.environment, &world.scope).await {
+    match observer.observe(&world.observation.environment, &world.scope).await {
         Ok(second) if timeless(&second) == timeless(first) => None,
         Ok(_) => Some("two observations of an unchanged world differ".into()),
         Err(error) => Some(format!("the second observation failed: {error}")),
@@ -88,7 +88,7 @@ async fn find_wrong_environment_accepted(observer: &impl Observer, scope: &Scope
 
 /// Lists every false claim of an observation.
 fn find_false_claims(world: &KnownWorld, reading: &Scoped) -> Vec<String> {
-    let truth = &world.truth;
+    let truth = &world.observation;
     let mut broken = Vec::new();
     if reading.environment != truth.environment {
         broken.push(format!("it reports the wrong environment `{}`", reading.environment));
@@ -125,7 +125,7 @@ fn find_blindness(world: &KnownWorld, reading: &Scoped) -> Vec<String> {
 
 /// An existing guest must be listed, or the list must be reported as incomplete.
 fn find_unlisted_guests(world: &KnownWorld, reading: &Scoped) -> Vec<String> {
-    let in_scope = world.truth.guests.iter().filter(|row| world.scope.contains(row.vmid));
+    let in_scope = world.observation.guests.iter().filter(|row| world.scope.contains(row.vmid));
     let lost: Vec<Vmid> = in_scope.map(|row| row.vmid).filter(|vmid| reading.complete && reading.find(*vmid).is_none()).collect();
     lost.iter().map(|vmid| format!("guest {vmid} exists but is missing from a list reported as complete")).collect()
 }
@@ -135,13 +135,13 @@ fn find_false_row_claims(world: &KnownWorld, reading: &Scoped, row: &ObservedGue
     if !world.scope.contains(vmid) {
         return vec![format!("guest {vmid} is outside of the scope")];
     }
-    let Some(truth) = world.truth.guests.iter().find(|other| other.vmid == vmid) else {
+    let Some(truth) = world.observation.guests.iter().find(|other| other.vmid == vmid) else {
         return vec![format!("guest {vmid} does not exist")];
     };
     let node = |observation: &Observation, row: &ObservedGuest| observation.node_of(row).cloned();
     let claims = [
         ("kind", row.kind == truth.kind),
-        ("node", node(reading, row) == node(&world.truth, truth)),
+        ("node", node(reading, row) == node(&world.observation, truth)),
         ("name", row.name.is_none() || row.name == truth.name),
         ("status", matches!(row.status, ObservedStatus::Unknown(_)) || row.status == truth.status),
         ("lock", is_unread_or_true(&row.lock, &truth.lock)),
@@ -171,13 +171,13 @@ mod tests {
 
     /// An observer that knows the truth and changes it with `corrupt` before it reports.
     struct FaultyObserver {
-        truth: Observation,
+        observation: Observation,
         corrupt: fn(&mut Observation),
     }
 
     impl Observer for FaultyObserver {
         async fn observe(&self, environment: &EnvironmentName, scope: &Scope) -> Result<Scoped, ObserveError> {
-            let mut reading = self.truth.clone();
+            let mut reading = self.observation.clone();
             if reading.environment != *environment {
                 let (found, wanted) = (reading.environment.to_string(), environment.to_string());
                 return Err(ObserveError::OtherEnvironment { place: "here".into(), found, wanted });
@@ -193,7 +193,7 @@ mod tests {
         type Observer = FaultyObserver;
 
         fn set_up_world(&mut self, truth: &Observation) -> FaultyObserver {
-            FaultyObserver { truth: truth.clone(), corrupt: self.0 }
+            FaultyObserver { observation: truth.clone(), corrupt: self.0 }
         }
 
         fn change_count(&self) -> u64 {

@@ -37,10 +37,10 @@ pub trait Observer {
 #[derive(Debug, Error)]
 pub enum ObserveError {
     /// The source cannot be read.
-    #[error("cannot read {place}")]
+    #[error("cannot read {endpoint}")]
     Unreadable {
         /// The path or name of the source.
-        place: String,
+        endpoint: String,
         /// The error of the operating system.
         source: io::Error,
     },

@@ -33,7 +33,7 @@ impl RecordingObserver {
             Self::File(path) => File::open(path).and_then(read_bounded),
             Self::Stdin => read_bounded(io::stdin().lock()),
         };
-        let bytes = read.map_err(|source| ObserveError::Unreadable { place: self.source_name(), source })?;
+        let bytes = read.map_err(|source| ObserveError::Unreadable { endpoint: self.source_name(), source })?;
         if bytes.len() > TEXT_BYTES_MAX {
             return Err(ObserveError::TooLarge { place: self.source_name() });
         }

@@ -14,17 +14,17 @@ use futures_util::FutureExt as _;
 
 /// Worlds as files. A change by the observer shows in the bytes.
 struct ReplayFixture {
-    room: tempfile::TempDir,
+    directory: tempfile::TempDir,
     written: Vec<u8>,
 }
 
 impl ReplayFixture {
     fn new() -> Self {
-        Self { room: tempfile::tempdir().expect("a directory"), written: Vec::new() }
+        Self { directory: tempfile::tempdir().expect("a directory"), written: Vec::new() }
     }
 
     fn path(&self) -> PathBuf {
-        self.room.path().join("current.json")
+        self.directory.path().join("current.json")
     }
 }
 
@@ -39,7 +39,7 @@ impl ObserverFixture for ReplayFixture {
     }
 
     fn change_count(&self) -> u64 {
-        let entries = fs::read_dir(self.room.path()).expect("listed").count() as u64;
+        let entries = fs::read_dir(self.directory.path()).expect("listed").count() as u64;
         u64::from(fs::read(self.path()).expect("read") != self.written) + entries - 1
     }
 }
@@ -53,8 +53,8 @@ fn g4_replay_changes_nothing_and_reads_the_same_twice() {
 fn recorded_worlds_round_trip() {
     for world in converger_adapters::conformance::known_worlds() {
         let mut bytes = Vec::new();
-        artifact::write_observation(&mut bytes, &world.truth).expect("written");
-        assert_eq!(observe::parse(&bytes).expect("parsed"), world.truth, "{}", world.name);
+        artifact::write_observation(&mut bytes, &world.observation).expect("written");
+        assert_eq!(observe::parse(&bytes).expect("parsed"), world.observation, "{}", world.name);
     }
 }
 

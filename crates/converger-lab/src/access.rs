@@ -76,7 +76,7 @@ pub(crate) struct LabToken {
     pub(crate) expire_s: u64,
     pub(crate) comment: Option<String>,
     /// The caller that uses this token.
-    pub(crate) who: Arc<ApiCaller>,
+    pub(crate) caller: Arc<ApiCaller>,
 }
 
 impl LabToken {
@@ -84,7 +84,7 @@ impl LabToken {
     pub(crate) fn new(id: &str, secret: String, separated: bool, expire_s: u64) -> Self {
         let (user, name) = id.split_once('!').unwrap_or((id, ""));
         let caller = Arc::new(ApiCaller { user: user.to_owned(), token: Some(name.to_owned()) });
-        Self { secret, privilege_separated: separated, expire_s, comment: None, who: caller }
+        Self { secret, privilege_separated: separated, expire_s, comment: None, caller }
     }
 }
 
@@ -152,14 +152,14 @@ impl AccessControl {
     pub(crate) fn find_token_caller(&self, text: &str, now_s: u64) -> Option<Arc<ApiCaller>> {
         let is_of = |id: &str, secret: &str| text.strip_prefix(id).and_then(|rest| rest.strip_prefix('=')) == Some(secret);
         let (_, token) = self.tokens.iter().find(|(id, token)| is_of(id, &token.secret))?;
-        (is_unexpired(token.expire_s, now_s) && self.is_user_enabled(&token.who.user, now_s)).then(|| Arc::clone(&token.who))
+        (is_unexpired(token.expire_s, now_s) && self.is_user_enabled(&token.caller.user, now_s)).then(|| Arc::clone(&token.caller))
     }
 
     pub(crate) fn is_user_enabled(&self, user: &str, now_s: u64) -> bool {
         self.users.get(user).is_some_and(|user| user.enabled && is_unexpired(user.expire_s, now_s))
     }
 
-    /// The privileges of `who` on `path`.
+    /// The privileges of `caller` on `path`.
     pub(crate) fn privileges_on(&self, caller: &ApiCaller, path: &str) -> PathPrivileges {
         if self.has_root_privileges(caller) {
             return self.all_privileges();
@@ -303,12 +303,12 @@ impl AccessControl {
         on_path(path) || self.pools_of(path).into_iter().any(|pool| on_path(&format!("/pool/{pool}")))
     }
 
-    /// Fails unless `who` has the privilege on the path.
+    /// Fails unless `caller` has the privilege on the path.
     pub(crate) fn require_privilege(&self, caller: &ApiCaller, path: &str, privilege: &str) -> Result<(), ApiError> {
         if self.has_privilege(caller, path, privilege) { Ok(()) } else { Err(ApiError::denied_error(path, privilege)) }
     }
 
-    /// Fails unless `who` has one of the privileges on the path.
+    /// Fails unless `caller` has one of the privileges on the path.
     pub(crate) fn require_any_privilege(&self, caller: &ApiCaller, path: &str, privileges: &[&str]) -> Result<(), ApiError> {
         let any = if self.has_root_privileges(caller) {
             privileges.iter().any(|privilege| self.knows_privilege(privilege))

@@ -30,7 +30,7 @@ pub(crate) struct ApiCall {
     pub(crate) method: &'static ApiMethod,
     /// Checked parameters: first those of the path, then the others in the order of the request.
     pub(crate) values: Rc<Vec<(String, String)>>,
-    pub(crate) who: Arc<ApiCaller>,
+    pub(crate) caller: Arc<ApiCaller>,
     /// The node that received the request.
     pub(crate) entry: String,
     /// The node that executes it.
@@ -66,7 +66,7 @@ impl ApiCall {
     pub(crate) fn check_root_only(&self, names: &[&str]) -> Result<(), ApiError> {
         let used = names.iter().find(|name| self.param(name).is_some_and(|text| text != "0"));
         match used {
-            Some(name) if !self.who.is_root() => Err(ApiError::parameter_error(name, "Only root may use this option.")),
+            Some(name) if !self.caller.is_root() => Err(ApiError::parameter_error(name, "Only root may use this option.")),
             _ => Ok(()),
         }
     }

@@ -111,14 +111,14 @@ fn serve_request(world: &mut World, entry: &str, request: &LabRequest, attempt: 
     }
     let line = ParsedRequestLine::parse_cached(request, world.flavour);
     let format = *line.format.as_ref().unwrap_or(&ResponseFormat::Json);
-    let mut trace = RequestProgress { who: None, hops: RequestHops::default() };
+    let mut trace = RequestProgress { caller: None, hops: RequestHops::default() };
     let outcome = run_api_call(world, entry, request, &line, attempt, &mut trace);
-    (trace.who, response::build_response(format, world.flavour, trace.hops, outcome))
+    (trace.caller, response::build_response(format, world.flavour, trace.hops, outcome))
 }
 
 /// What is known so far about a request that is being processed.
 struct RequestProgress {
-    who: Option<Arc<ApiCaller>>,
+    caller: Option<Arc<ApiCaller>>,
     hops: RequestHops,
 }
 
@@ -135,14 +135,14 @@ fn run_api_call(
         return Err(outside.clone());
     }
     check_cluster_files(world, entry)?;
-    trace.who = caller::identify_caller(world, request, &line.segments)?;
+    trace.caller = caller::identify_caller(world, request, &line.segments)?;
     let body = caller::read_body_params(request)?;
     let path = || format!("/{}", line.segments.join("/"));
     let missing = || ApiError::NotImplemented(format!("Method '{} {}' not implemented", request.method, path()));
     let method = line.method.ok_or_else(missing)?;
     let own = body.map(|body| line.params_with(body)).transpose()?;
     let params = own.as_ref().map_or_else(|| line.params().as_ref().map_err(ApiError::clone), Ok)?;
-    let caller = trace.who.clone().unwrap_or_else(|| ApiCaller::for_user("").into());
+    let caller = trace.caller.clone().unwrap_or_else(|| ApiCaller::for_user("").into());
     if caller.token.is_some() && !method.token_allowed {
         return Err(ApiError::Denied(format!("URI '{}' not available with API token, need proper ticket.\n", path())));
     }
@@ -156,7 +156,7 @@ fn run_api_call(
         Some(params) => check(params.clone()),
         None => line.checked_params(method, params, world.flavour),
     };
-    let call = ApiCall { method, values: values?, who: caller, entry: entry.to_owned(), node, kind: guest_kind(method) };
+    let call = ApiCall { method, values: values?, caller, entry: entry.to_owned(), node, kind: guest_kind(method) };
     let slow_ms = world.nodes.get(&call.node).map_or(0, |node| node.slow_ms);
     handler(world, &call).map(|data| data.with_delay(if attempt == RequestAttempt::First { slow_ms } else { 0 }))
 }

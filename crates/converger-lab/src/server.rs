@@ -177,7 +177,7 @@ impl LabServer {
             let address = nth_address(first, index).ok_or(ServeError::Ports(first, nodes.len()))?;
             let listener = TcpListener::bind(address).await.map_err(|error| ServeError::Port(address, error))?;
             let address = listener.local_addr().map_err(|error| ServeError::Port(address, error))?;
-            self.host.desk.world.report_port(node, true);
+            self.host.context.world.report_port(node, true);
             self.listeners.push((ServedNode { node: node.clone(), address }, listener));
         }
         Ok(self)
@@ -197,7 +197,7 @@ impl LabServer {
     /// The world that is served.
     #[must_use]
     pub fn world(&self) -> SharedWorld {
-        self.host.desk.world.clone()
+        self.host.context.world.clone()
     }
 
     /// Serves a connection to a node, including TLS, on a stream that did not come through its port. For tests without sockets.
@@ -214,10 +214,10 @@ impl LabServer {
         let mut tasks = JoinSet::new();
         let each = (self.connections_max / self.listeners.len().max(1)).max(1);
         for (node, listener) in self.listeners {
-            let open = self.host.desk.world.subscribe_ports();
+            let open = self.host.context.world.subscribe_ports();
             let door = NodePort {
                 host: self.host.clone(),
-                place: node,
+                served_node: node,
                 listener: Some(listener),
                 permits: Arc::new(Semaphore::new(each)),
                 permits_max: each,
@@ -225,7 +225,7 @@ impl LabServer {
             };
             tasks.spawn(door.serve_port());
         }
-        tasks.spawn(advance_periodically(self.host.desk.clone()));
+        tasks.spawn(advance_periodically(self.host.context.clone()));
         end.await;
         tasks.shutdown().await;
     }

@@ -306,11 +306,11 @@ fn describe(error: &StoreOpenError) -> (String, Option<&'static str>) {
     let is_out_of_files =
         |source: &std::io::Error| [Errno::MFILE, Errno::NFILE].iter().any(|own| source.raw_os_error() == Some(own.raw_os_error()));
     match error {
-        StoreOpenError::Unusable { what, place: path, source, .. } if is_out_of_files(source) => {
+        StoreOpenError::Unusable { what, path, source, .. } if is_out_of_files(source) => {
             let help = "this process may open too few files: raise its limit (`ulimit -n`); the disk is not the cause";
             (format!("cannot {what} {}: {source}", files::display_path(path)), Some(help))
         }
-        StoreOpenError::Unusable { what, place: path, help, source } => {
+        StoreOpenError::Unusable { what, path, help, source } => {
             (format!("cannot {what} {}: {source}", files::display_path(path)), Some(help))
         }
         StoreOpenError::Failed { .. } => (error.to_string(), Some("check the disk of the state directory for free space and errors")),

@@ -33,14 +33,14 @@ pub trait StoreFixture {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreFinding {
     /// The story that failed.
-    pub story: &'static str,
+    pub case: &'static str,
     /// The rule, and what was found.
     pub what: String,
 }
 
 impl fmt::Display for StoreFinding {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "in the story `{}`: {}", self.story, self.what)
+        write!(formatter, "in the story `{}`: {}", self.case, self.what)
     }
 }
 
@@ -54,7 +54,7 @@ type StoreStory<S> = (&'static str, fn(&mut S) -> StoryResult);
 pub fn check_store<S: StoreFixture>(fixture: &mut S) -> Vec<StoreFinding> {
     let stories: Vec<StoreStory<S>> =
         [journal::stories(), holds::stories(), ledger::stories(), names::stories(), reads::stories()].concat();
-    let findings = stories.into_iter().filter_map(|(story, tell)| tell(fixture).err().map(|what| StoreFinding { story, what }));
+    let findings = stories.into_iter().filter_map(|(story, tell)| tell(fixture).err().map(|what| StoreFinding { case: story, what }));
     findings.collect()
 }
 

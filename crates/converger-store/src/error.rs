@@ -22,10 +22,10 @@ pub enum StoreError {
     #[error(transparent)]
     Refused(#[from] StoreRefusal),
     /// The disk is full and nothing of the batch was written. The store accepts batches again once there is space.
-    #[error("the disk of {place} is full: nothing was written; make room and try again")]
+    #[error("the disk of {path} is full: nothing was written; make room and try again")]
     Full {
         /// The file.
-        place: PathBuf,
+        path: PathBuf,
     },
     /// Another process kept the write lock for longer than the store waits. Nothing of the batch was written.
     #[error("{place} is in use by {}: nothing was written; wait for it to end and try again", process(*holder))]
@@ -199,12 +199,12 @@ pub enum StoreRefusal {
 #[derive(Debug, Error)]
 pub enum StoreOpenError {
     /// The directory or the file cannot be used.
-    #[error("cannot {what} {place}; {help}")]
+    #[error("cannot {what} {path}; {help}")]
     Unusable {
         /// The attempted action.
         what: &'static str,
         /// The path.
-        place: PathBuf,
+        path: PathBuf,
         /// What to do.
         help: &'static str,
         /// The error of the system.

@@ -187,7 +187,7 @@ impl MemoryState {
             return Ok(CommitAck::Written { transaction: self.transactions + 1 });
         }
         match self.faults.pop_front() {
-            Some(CommitFault::Full) => return Err(StoreError::Full { place: PathBuf::from("memory") }),
+            Some(CommitFault::Full) => return Err(StoreError::Full { path: PathBuf::from("memory") }),
             Some(CommitFault::LostUnwritten) => {
                 self.tables_mut().undo_to(mark);
                 return self.stop_acknowledging();

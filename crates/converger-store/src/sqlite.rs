@@ -113,7 +113,7 @@ pub struct SqliteStore {
 
 #[derive(Debug)]
 struct SqliteShared {
-    place: PathBuf,
+    path: PathBuf,
     transactions: Arc<AtomicU64>,
     watched_files: Arc<Mutex<Vec<FileIdentity>>>,
     /// `None` only during drop: closing the queues ends the threads.
@@ -129,14 +129,14 @@ impl SqliteStore {
     /// The directory or file cannot be used, is not a store of this program, is damaged, or was written by a later version. A file that
     /// is not a store of this program is not changed.
     pub fn open(directory: &Path, settings: StoreSettings) -> Result<Self, StoreOpenError> {
-        let OpenedStore { connection, place: path, wal_state: settled, log: log_builder } = open::open_writer(directory, &settings)?;
+        let OpenedStore { connection, path, wal_state: settled, log: log_builder } = open::open_writer(directory, &settings)?;
         let reader = open::open_reader(&path, settings.patience)?;
         let transactions = Arc::new(AtomicU64::new(0));
         let files = [path.clone(), open::wal_path(&path)];
         let identities = Arc::new(Mutex::new(files.iter().filter_map(|file| FileIdentity::read_from(file)).collect()));
         let writer = StoreWriter {
             connection,
-            place: path.clone(),
+            path: path.clone(),
             wal_state: settled,
             log: Some(log_builder),
             patience: settings.patience,
@@ -151,14 +151,7 @@ impl SqliteStore {
         let writer = Some(spawn_thread(&path, "store-writer", move || writer.run(waiting_jobs))?);
         let reader = Some(spawn_thread(&path, "store-reader", move || serve_reads(&reader, waiting_reads))?);
         Ok(Self {
-            shared: Arc::new(SqliteShared {
-                place: path,
-                transactions,
-                watched_files: identities,
-                queues: Some((jobs, reads)),
-                writer,
-                reader,
-            }),
+            shared: Arc::new(SqliteShared { path, transactions, watched_files: identities, queues: Some((jobs, reads)), writer, reader }),
         })
     }
 
@@ -177,7 +170,7 @@ impl SqliteStore {
     /// The path of the store file.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.shared.place
+        &self.shared.path
     }
 }
 
@@ -189,7 +182,7 @@ impl ReadAccess for SqliteStore {
         &self,
         read: impl FnOnce(&SqlTables<'_>) -> Result<T, SqlFault> + Send + 'static,
     ) -> impl Future<Output = Result<T, StoreError>> + Send {
-        let path = self.shared.place.clone();
+        let path = self.shared.path.clone();
         let (caller, answer) = oneshot::channel();
         let job: ReadJob = Box::new(move |connection| {
             let _ = caller.send(read_in_snapshot(connection, read).map_err(|fault| fault.into_read_error(&path)));

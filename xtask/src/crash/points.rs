@@ -133,7 +133,7 @@ impl CrashPoint {
 
     /// This point combined with every possible fault in its recovery, given the calls of an undisturbed recovery.
     pub(crate) fn with_recovery_faults(self, calls: &[TracedCall], directory: &Path) -> Vec<Self> {
-        let reached = CrashRun { who: self.site.who, memory: StateBefore::Kept }.reachable_points(calls, directory).points;
+        let reached = CrashRun { actor: self.site.actor, memory: StateBefore::Kept }.reachable_points(calls, directory).points;
         let then = |point: Self| RecoveryFault { scope: point.site.scope, call: point.site.call, nth: point.nth, fault: point.fault };
         reached.into_iter().map(|point| Self { recovery_fault: Some(then(point)), ..self }).collect()
     }
@@ -152,7 +152,7 @@ impl CrashPoint {
 /// A kind of call in a kind of run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CallSite {
-    pub(crate) who: CrashActor,
+    pub(crate) actor: CrashActor,
     pub(crate) memory: StateBefore,
     pub(crate) scope: CallScope,
     pub(crate) call: &'static str,
@@ -161,7 +161,7 @@ pub(crate) struct CallSite {
 /// A kind of run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CrashRun {
-    pub(crate) who: CrashActor,
+    pub(crate) actor: CrashActor,
     pub(crate) memory: StateBefore,
 }
 
@@ -205,9 +205,9 @@ pub(crate) const WRITE_CALLS: [&str; 21] = [
 
 impl CrashRun {
     pub(crate) const ALL: [Self; 3] = [
-        Self { who: CrashActor::Script, memory: StateBefore::Kept },
-        Self { who: CrashActor::Person, memory: StateBefore::Kept },
-        Self { who: CrashActor::Script, memory: StateBefore::None },
+        Self { actor: CrashActor::Script, memory: StateBefore::Kept },
+        Self { actor: CrashActor::Person, memory: StateBefore::Kept },
+        Self { actor: CrashActor::Script, memory: StateBefore::None },
     ];
 
     fn scopes(self) -> &'static [CallScope] {
@@ -227,7 +227,7 @@ impl CrashRun {
         };
         let (mut points, mut known) = (Vec::new(), BTreeSet::new());
         for (scope, call) in self.scopes().iter().flat_map(|scope| WRITE_CALLS.map(|call| (*scope, call))) {
-            let site = CallSite { who: self.who, memory: self.memory, scope, call };
+            let site = CallSite { actor: self.actor, memory: self.memory, scope, call };
             for (nth, at) in site.first_calls(calls, directory) {
                 if calls[at].writes && known.insert(at) {
                     points.extend(scope.faults().iter().map(|fault| CrashPoint { site, nth, fault: *fault, recovery_fault: None }));
@@ -327,7 +327,7 @@ impl fmt::Display for InjectedFault {
 
 impl fmt::Display for CrashPoint {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CallSite { who: actor, memory, scope, call } = self.site;
+        let CallSite { actor, memory, scope, call } = self.site;
         let [actor, memory, scope] = [name_of(&ACTOR_NAMES, &actor), name_of(&STATE_NAMES, &memory), name_of(&SCOPE_NAMES, &scope)];
         write!(formatter, "{actor}/{memory}/{scope}/{call}/{}/{}", self.nth, self.fault)?;
         match self.recovery_fault {
@@ -347,7 +347,7 @@ impl FromStr for CrashPoint {
         let parts: Vec<&str> = first.split('/').collect();
         let [actor, memory, scope, call, nth, fault] = parts.as_slice() else { return Err(()) };
         let site = CallSite {
-            who: value_named(&ACTOR_NAMES, actor).ok_or(())?,
+            actor: value_named(&ACTOR_NAMES, actor).ok_or(())?,
             memory: value_named(&STATE_NAMES, memory).ok_or(())?,
             scope: value_named(&SCOPE_NAMES, scope).ok_or(())?,
             call: find_call(call)?,
@@ -380,7 +380,7 @@ fn parse_nth(text: &str) -> Result<usize, ()> {
 mod tests {
     use super::*;
 
-    const KEPT_RUN: CrashRun = CrashRun { who: CrashActor::Script, memory: StateBefore::Kept };
+    const KEPT_RUN: CrashRun = CrashRun { actor: CrashActor::Script, memory: StateBefore::Kept };
 
     fn test_directory() -> &'static Path {
         Path::new("/r")

@@ -81,7 +81,7 @@ impl CrashSandbox {
     /// The points of a run without faults.
     pub(crate) fn count_points(&self, run: CrashRun) -> Result<ReachablePoints, TaskError> {
         let lab = self.prepare_lab(run.memory)?;
-        let victim = self.run_victim(run.who, TraceMode::Count, &lab, RUN_TIMEOUT)?;
+        let victim = self.run_victim(run.actor, TraceMode::Count, &lab, RUN_TIMEOUT)?;
         drop(lab);
         if victim.code != Some(0) {
             return Err(TaskError::new(format!("an apply without a fault failed:\n{}", victim.output)));
@@ -92,7 +92,7 @@ impl CrashSandbox {
     /// All points in the recovery from a crash, counted by an undisturbed recovery. Empty if the victim never reached the point or left
     /// nothing to recover.
     pub(crate) fn count_recovery_points(&self, point: CrashPoint) -> Result<Vec<CrashPoint>, TaskError> {
-        let CrashPoint { site: CallSite { who: actor, memory, .. }, fault, .. } = point;
+        let CrashPoint { site: CallSite { actor, memory, .. }, fault, .. } = point;
         let lab = self.prepare_lab(memory)?;
         self.run_victim(actor, TraceMode::Fail(point), &lab, VICTIM_TIMEOUT)?;
         if !trace::was_fault_injected(&self.strace_log(), fault)?
@@ -106,7 +106,7 @@ impl CrashSandbox {
 
     /// Plays one crash and its recovery.
     pub(crate) fn play_point(&self, point: CrashPoint) -> Result<PointOutcome, TaskError> {
-        let CrashPoint { site: CallSite { who: actor, memory, .. }, fault, .. } = point;
+        let CrashPoint { site: CallSite { actor, memory, .. }, fault, .. } = point;
         let lab = self.prepare_lab(memory)?;
         let victim = self.run_victim(actor, TraceMode::Fail(point), &lab, VICTIM_TIMEOUT)?;
         if !trace::was_fault_injected(&self.strace_log(), fault)? {

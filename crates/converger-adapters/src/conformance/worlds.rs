@@ -10,7 +10,7 @@ pub struct KnownWorld {
     /// A short description of the situation.
     pub name: &'static str,
     /// What a perfect observer would report.
-    pub truth: Observation,
+    pub observation: Observation,
     /// The scope of the observation.
     pub scope: Scope,
     /// Whether an observer can read all of it.
@@ -109,5 +109,5 @@ fn parse_world(name: &'static str, complete: bool, quorate: bool, rows: &str, id
     // The absence of a guest needs a proof, which an offline node may prevent.
     let are_there = ids.iter().all(|id| rows.contains(&format!("\"vmid\": {id},")));
     let is_readable = complete && quorate && is_quiet && are_there && !rows.contains("unknown") && !rows.contains("n2");
-    KnownWorld { name, truth, scope: Scope::new(ids.iter().filter_map(|id| Vmid::new(*id)).collect()), is_readable }
+    KnownWorld { name, observation: truth, scope: Scope::new(ids.iter().filter_map(|id| Vmid::new(*id)).collect()), is_readable }
 }

@@ -171,10 +171,10 @@ impl RequestLimits {
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// The trust settings cannot be used.
-    #[error("{place}: {source}")]
+    #[error("{endpoint}: {source}")]
     Trust {
         /// The endpoint.
-        place: String,
+        endpoint: String,
         /// Why.
         source: TrustError,
     },
@@ -222,7 +222,7 @@ impl ProxmoxClient {
     pub fn new(endpoint: Endpoint, token: &ApiToken, bounds: RequestLimits) -> Result<Self, ClientError> {
         let endpoint_name = || endpoint.name.clone();
         let watch = EndpointMonitor::default();
-        let tls = trust::tls_config(&endpoint.trust, &watch).map_err(|source| ClientError::Trust { place: endpoint_name(), source })?;
+        let tls = trust::tls_config(&endpoint.trust, &watch).map_err(|source| ClientError::Trust { endpoint: endpoint_name(), source })?;
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, token.authorization_header().ok_or(ClientError::Token)?);
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
@@ -249,7 +249,7 @@ impl ProxmoxClient {
 
     fn exchange_context<'c>(&'c self, request: &'c HttpRequest) -> ExchangeContext<'c> {
         ExchangeContext {
-            place: &self.endpoint.name,
+            endpoint: &self.endpoint.name,
             trust: &self.endpoint.trust,
             watch: &self.monitor,
             secret: &self.secret,

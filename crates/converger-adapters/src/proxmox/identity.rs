@@ -12,10 +12,10 @@ use super::codec::{ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead};
 #[derive(Debug, Error)]
 pub enum IdentityError {
     /// The observation names no node that could be asked.
-    #[error("{place}: no node of the cluster can be asked for its certificates")]
+    #[error("{endpoint}: no node of the cluster can be asked for its certificates")]
     NoNode {
         /// The endpoint.
-        place: String,
+        endpoint: String,
     },
     /// The node did not report the root CA.
     #[error("{place}: the certificates of node `{}` do not show the root CA of the cluster: {}", node.as_str(), failure.without_endpoint_name(place))]

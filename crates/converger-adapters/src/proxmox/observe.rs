@@ -74,10 +74,10 @@ impl ProxmoxReading {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ReadingError {
     /// A read that everything else depends on failed.
-    #[error("{place}: {what} cannot be read: {}", failure.without_endpoint_name(place))]
+    #[error("{endpoint}: {what} cannot be read: {}", failure.without_endpoint_name(endpoint))]
     Failed {
         /// The endpoint.
-        place: String,
+        endpoint: String,
         /// What was to be read.
         what: &'static str,
         /// The failure.
@@ -141,7 +141,7 @@ fn reading_error<E: ProxmoxTransport>(
     failure: ProxmoxFailure,
 ) -> ReadingError {
     let remedy = failure_remedy(&failure, question.token);
-    ReadingError::Failed { place: session.endpoint_name().to_owned(), what, failure, remedy }
+    ReadingError::Failed { endpoint: session.endpoint_name().to_owned(), what, failure, remedy }
 }
 
 /// Takes one observation over a session.
@@ -314,7 +314,7 @@ struct ReadingBuilder<'q> {
     /// The nodes that have responded so far.
     answering: BTreeSet<NodeName>,
     /// Failures instead of responses, by node and reason.
-    came: BTreeMap<(usize, UnknownReason), String>,
+    unknown_causes: BTreeMap<(usize, UnknownReason), String>,
     /// Deviations from what is needed of a guest, resulting from the lists of the nodes.
     next_reads: BTreeMap<Vmid, NextRead>,
     /// Guests whose list rows are too incomplete to place them, each with the missing or invalid field.
@@ -371,7 +371,7 @@ impl<'q> ReadingBuilder<'q> {
             nodes,
             local: cluster.local.clone(),
             answering: answering_nodes,
-            came: BTreeMap::new(),
+            unknown_causes: BTreeMap::new(),
             next_reads,
             unusable,
             guests,
@@ -379,7 +379,7 @@ impl<'q> ReadingBuilder<'q> {
         };
         for (node, failure) in lists.failures() {
             if let Ok(index) = reading.nodes.binary_search_by(|own| own.name.cmp(node)) {
-                reading.came.entry((index, failure.reason)).or_insert_with(|| failure.text.clone());
+                reading.unknown_causes.entry((index, failure.reason)).or_insert_with(|| failure.text.clone());
             }
         }
         reading.mark_silent_nodes();
@@ -406,7 +406,7 @@ impl<'q> ReadingBuilder<'q> {
             let Some(outcome) = outcomes.remove(&row.vmid) else { continue };
             match apply_detail(row, outcome) {
                 Some(note) if matches!(note.reason, UnknownReason::NodeSilent | UnknownReason::NoAnswer) => {
-                    self.came.entry((row.node, note.reason)).or_insert(note.text);
+                    self.unknown_causes.entry((row.node, note.reason)).or_insert(note.text);
                 }
                 note => self.notes.extend(note),
             }
@@ -416,7 +416,7 @@ impl<'q> ReadingBuilder<'q> {
 
     /// A node that does not respond is not online, whatever the cluster reports.
     fn mark_silent_nodes(&mut self) {
-        for (index, _) in self.came.keys().filter(|(_, reason)| *reason == UnknownReason::NodeSilent) {
+        for (index, _) in self.unknown_causes.keys().filter(|(_, reason)| *reason == UnknownReason::NodeSilent) {
             if let Some(node) = self.nodes.get_mut(*index) {
                 node.online = false;
             }
@@ -524,7 +524,7 @@ impl<'q> ReadingBuilder<'q> {
         for row in &mut self.guests {
             let is_online = self.nodes.get(row.node).is_some_and(|node| node.online);
             if !is_online && matches!(row.status, ObservedStatus::Known(_)) {
-                let reason = if self.came.contains_key(&(row.node, UnknownReason::NodeSilent)) {
+                let reason = if self.unknown_causes.contains_key(&(row.node, UnknownReason::NodeSilent)) {
                     UnknownReason::NodeSilent
                 } else {
                     UnknownReason::NodeOffline
@@ -538,7 +538,7 @@ impl<'q> ReadingBuilder<'q> {
         let online = || self.nodes.iter().find(|node| node.online).map(|node| node.name.clone());
         let node = self.local.clone().or_else(online);
         let in_scope = self.guests.iter().filter(|row| self.question.scope.contains(row.vmid));
-        self.notes.extend(notes::notes_of_rows(in_scope, &self.nodes, &self.came));
+        self.notes.extend(notes::notes_of_rows(in_scope, &self.nodes, &self.unknown_causes));
         self.notes.sort();
         self.guests.sort_by_key(|row| row.vmid);
         // Without quorum, the list is what this side of a split knew last, so no unlisted guest is proven absent.

@@ -269,7 +269,7 @@ impl ProxmoxObserver {
     /// # Errors
     /// The identity cannot be read, or is not one.
     pub async fn identity(&self, report: &ObservationReport) -> Result<ClusterIdentity, IdentityError> {
-        let none = || IdentityError::NoNode { place: report.endpoint.clone() };
+        let none = || IdentityError::NoNode { endpoint: report.endpoint.clone() };
         let access = self.endpoints.iter().find(|access| access.endpoint.name() == report.endpoint).ok_or_else(none)?;
         let node = report.node.as_ref().ok_or_else(none)?;
         let session = access.session()?;
@@ -282,7 +282,7 @@ impl ProxmoxObserver {
         let Some(token) = self.endpoints.first().map(|access| &access.token.id) else { return DoctorReport::default() };
         let endpoint_sessions = self.endpoints.iter().map(|access| {
             let (endpoint_name, trust) = (access.endpoint.name().to_owned(), access.endpoint.trust().clone());
-            doctor::EndpointSession { place: endpoint_name, trust, session: access.session().map_err(|error| error.to_string()) }
+            doctor::EndpointSession { endpoint: endpoint_name, trust, session: access.session().map_err(|error| error.to_string()) }
         });
         let endpoint_sessions: Vec<doctor::EndpointSession<ProxmoxClient>> = endpoint_sessions.collect();
         let (scope, required_verbs) = (desired.map(Desired::scope), desired.map(RequiredVerbs::from_desired));

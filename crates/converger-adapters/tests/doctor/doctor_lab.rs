@@ -109,7 +109,7 @@ impl DoctorLab {
         ProxmoxSession::new(DoctorLabNode {
             bench: self.clone(),
             node: node.to_owned(),
-            place: endpoint_name,
+            endpoint: endpoint_name,
             token,
             watch: EndpointMonitor::default(),
         })
@@ -120,7 +120,7 @@ impl DoctorLab {
 pub(crate) struct DoctorLabNode {
     bench: DoctorLab,
     node: String,
-    place: String,
+    endpoint: String,
     token: String,
     watch: EndpointMonitor,
 }
@@ -133,13 +133,13 @@ impl ProxmoxTransport for DoctorLabNode {
         let answer = running.world.answer_at(now_ms, &self.node, &lab_request);
         wire::verify_exchange(running.world.flavour(), &lab_request, &answer);
         running.now_ms += answer.delay_ms.max(1);
-        let received = wire::receive_response(&self.place, request, answer, wire::deadline_ms())?;
+        let received = wire::receive_response(&self.endpoint, request, answer, wire::deadline_ms())?;
         self.watch.record_date(&date_header(running.world.node_clock_s(&self.node)));
         Ok(received)
     }
 
     fn endpoint_name(&self) -> &str {
-        &self.place
+        &self.endpoint
     }
 
     fn monitor(&self) -> EndpointMonitor {
@@ -206,7 +206,7 @@ pub(crate) fn examine_lab(bench: &DoctorLab, visit: &DoctorVisit) -> DoctorRepor
         .entries
         .iter()
         .map(|node| EndpointSession {
-            place: format!("{node}:8006"),
+            endpoint: format!("{node}:8006"),
             trust: Trust::System,
             session: Ok(bench.session_with_secret(node, visit.secret)),
         })

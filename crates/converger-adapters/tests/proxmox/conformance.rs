@@ -52,7 +52,7 @@ fn g4_proxmox_observer_reads_once_and_claims_no_more_than_the_truth() {
 fn g9_readings_contain_only_core_values() {
     for world in converger_adapters::conformance::known_worlds() {
         let mut rack = ProxmoxFixture::default();
-        let report = block_on(rack.set_up_world(&world.truth).take_report(&world.scope)).expect("a reading");
+        let report = block_on(rack.set_up_world(&world.observation).take_report(&world.scope)).expect("a reading");
         let mut bytes = Vec::new();
         converger_core::artifact::write_observation(&mut bytes, &report.reading).expect("written");
         let again = converger_core::observe::parse(&bytes).unwrap_or_else(|faults| panic!("{}: {faults:?}", world.name));

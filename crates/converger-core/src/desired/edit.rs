@@ -24,7 +24,7 @@ pub(super) fn insert_marks(bytes: &[u8], notation: Notation, marks: &BTreeMap<Vm
         let page = EditedText { text, notation, is_compact: slice(text, guest_layout.id.key.end, guest_layout.id.value.start) == ":" };
         let edits =
             page.edit_guest(&guest_layout, own.identity.as_deref(), wanted).ok_or_else(|| layout_fault(notation, &guest_layout, wanted))?;
-        guests.push(GuestEdit { place: guest_layout, wanted, index, edits });
+        guests.push(GuestEdit { layout: guest_layout, wanted, index, edits });
     }
     let written = |count: usize| {
         let (chosen, _) = guests.split_at_checked(count)?;
@@ -34,7 +34,7 @@ pub(super) fn insert_marks(bytes: &[u8], notation: Notation, marks: &BTreeMap<Vm
     written(guests.len()).ok_or_else(|| {
         let counts: Vec<usize> = (1..=guests.len()).collect();
         let first = counts.partition_point(|count| written(*count).is_some());
-        guests.get(first).map_or_else(Diagnostics::default, |guest| layout_fault(notation, &guest.place, guest.wanted))
+        guests.get(first).map_or_else(Diagnostics::default, |guest| layout_fault(notation, &guest.layout, guest.wanted))
     })
 }
 
@@ -45,7 +45,7 @@ pub(super) fn format_marks(identity: &GuestIdentity) -> String {
 
 /// The edits for one guest.
 struct GuestEdit<'w> {
-    place: GuestLayout,
+    layout: GuestLayout,
     wanted: &'w GuestIdentity,
     index: usize,
     edits: Vec<TextEdit>,

@@ -26,7 +26,7 @@ struct DesiredDraft {
     environment: Option<EnvironmentName>,
     guests: Vec<DesiredGuest>,
     /// The position of each guest's id.
-    places: Vec<(Vmid, Span)>,
+    spans: Vec<(Vmid, Span)>,
     edges: Vec<DependencyEdge>,
     order: Option<Box<[u32]>>,
 }
@@ -135,7 +135,7 @@ fn finish_guest<'t, S: EventSource<'t>>(
     config: &mut Config,
 ) -> Result<(), End> {
     let Some((vmid, vmid_span)) = draft.vmid else { return Ok(()) };
-    desired_draft.places.push((vmid, vmid_span));
+    desired_draft.spans.push((vmid, vmid_span));
     let Some(kind) = draft.kind else { return Ok(()) };
     let settings = config::finish_config(reader, config, kind)?;
     let identity = match draft.identity {
@@ -171,8 +171,8 @@ fn finish_guest<'t, S: EventSource<'t>>(
 /// Checks constraints between guests: unique ids, `after` names declared guests, no cycle.
 fn check_guests<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, desired_draft: &mut DesiredDraft) -> Result<(), End> {
     desired_draft.guests.sort_by_key(|guest| guest.vmid);
-    desired_draft.places.sort_by_key(|(vmid, span)| (*vmid, *span));
-    for pair in desired_draft.places.windows(2) {
+    desired_draft.spans.sort_by_key(|(vmid, span)| (*vmid, *span));
+    for pair in desired_draft.spans.windows(2) {
         if let [(first, first_span), (second, second_span)] = pair
             && first == second
         {
@@ -182,7 +182,7 @@ fn check_guests<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, desi
         }
     }
     match order::dependency_order(&desired_draft.guests, &desired_draft.edges, |vmid| {
-        desired_draft.places.binary_search_by_key(&vmid, |(own, _)| *own).is_ok()
+        desired_draft.spans.binary_search_by_key(&vmid, |(own, _)| *own).is_ok()
     }) {
         Ok(order) => desired_draft.order = order,
         Err(faults) => faults.into_iter().try_for_each(|fault| reader.report(fault))?,

@@ -123,10 +123,10 @@ impl LedgerCheck {
     }
 
     /// Checks that all referenced bytes are stored unchanged, or pruned, and agree with their entries; returns the number of pruned ones.
-    /// `kept` returns the stored bytes of a digest.
+    /// `blobs` returns the stored bytes of a digest.
     ///
     /// # Errors
-    /// The first digest whose bytes are missing or different. An error of `kept` ends the check too.
+    /// The first digest whose bytes are missing or different. An error of `blobs` ends the check too.
     pub fn check_blobs<E: From<LedgerFault>>(&self, load_blob: impl Fn(Digest) -> Result<Option<Vec<u8>>, E>) -> Result<u64, E> {
         let mut pruned = 0;
         let mut named: Vec<(u64, Digest)> = self.named.iter().map(|(digest, index)| (*index, *digest)).collect();
@@ -145,7 +145,7 @@ impl LedgerCheck {
                 }
             }
         }
-        let mut plans = PlanCache { kept: &load_blob, read: BTreeMap::new() };
+        let mut plans = PlanCache { blobs: &load_blob, read: BTreeMap::new() };
         for admission in &self.recorded_admissions {
             // The loop above checked that it is stored.
             if let Some(bytes) = load_blob(admission.bundle)? {
@@ -186,7 +186,7 @@ impl LedgerCheck {
 
 /// Plan bodies, each parsed once.
 struct PlanCache<'k, K> {
-    kept: &'k K,
+    blobs: &'k K,
     read: BTreeMap<Digest, Option<RecordedPlan>>,
 }
 
@@ -199,7 +199,7 @@ impl<K> PlanCache<'_, K> {
         Ok(match self.read.entry(digest) {
             Occupied(plan) => plan.into_mut().as_ref(),
             Vacant(vacant) => {
-                let body = (self.kept)(digest)?.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+                let body = (self.blobs)(digest)?.and_then(|bytes| serde_json::from_slice(&bytes).ok());
                 vacant.insert(body.as_ref().map(RecordedPlan::from_body)).as_ref()
             }
         })

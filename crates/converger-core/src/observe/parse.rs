@@ -207,7 +207,7 @@ struct GuestRowDraft<'t> {
 #[derive(Default)]
 struct ParseScratch<'t> {
     /// The id and span of each guest. `node_names` has its node: nodes may come after guests in the file.
-    places: Vec<(Vmid, Span)>,
+    spans: Vec<(Vmid, Span)>,
     node_names: Vec<(Cow<'t, str>, Span)>,
     /// The config and tags of the current guest, so that the final values are allocated once with the right size.
     config: Vec<(Field, FieldValue, Span)>,
@@ -327,7 +327,7 @@ fn finish_guest<'t, S: EventSource<'t>>(
         Some(marks) => Reading::Read(Box::new(marks.into_identity(kind, reader)?)),
         None => Reading::Unread,
     };
-    scratch.places.push(vmid_and_span);
+    scratch.spans.push(vmid_and_span);
     scratch.node_names.push(node);
     guests.push(ObservedGuest {
         vmid: vmid_and_span.0,
@@ -368,8 +368,8 @@ fn check_rows<'t, S: EventSource<'t>>(
     draft: &mut ObservationDraft,
     mut scratch: ParseScratch<'t>,
 ) -> Result<(), End> {
-    scratch.places.sort_unstable();
-    for pair in scratch.places.windows(2) {
+    scratch.spans.sort_unstable();
+    for pair in scratch.spans.windows(2) {
         if let [(first, first_span), (second, second_span)] = pair
             && first == second
         {

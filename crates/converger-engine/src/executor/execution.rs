@@ -86,7 +86,7 @@ pub(super) struct Execution<H: Actuator, S, C> {
     /// Runs, from their submission until their end is recorded.
     runs: BTreeSet<RunId>,
     /// The permits of operations that are about to send.
-    turns: BTreeMap<OperationId, H::Permit>,
+    permits: BTreeMap<OperationId, H::Permit>,
     in_flight: JoinSet<Completion<H::Permit>>,
     bookkeeping: JoinSet<Bookkeeping<H>>,
     messages: mpsc::UnboundedReceiver<Message<H>>,
@@ -114,7 +114,7 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
             steady: MonotonicClock::default(),
             open: BTreeMap::new(),
             runs: BTreeSet::new(),
-            turns: BTreeMap::new(),
+            permits: BTreeMap::new(),
             in_flight: JoinSet::new(),
             bookkeeping: JoinSet::new(),
             messages,
@@ -228,7 +228,7 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
 
     fn load(&self) -> ExecutorLoad {
         let tasks = self.in_flight.len() + self.bookkeeping.len();
-        let entries = self.drive.entry_count() + self.open.len() + self.runs.len() + self.turns.len() + tasks;
+        let entries = self.drive.entry_count() + self.open.len() + self.runs.len() + self.permits.len() + tasks;
         ExecutorLoad { submissions: self.open.len(), operations: self.drive.operation_count(), entries }
     }
 
@@ -308,12 +308,12 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
             }
             Completion::Cleared(id, event, permit, asked_ms) => {
                 let age_ms = self.clock.monotonic_ms().saturating_sub(asked_ms);
-                self.turns.insert(id.clone(), permit);
+                self.permits.insert(id.clone(), permit);
                 let now_ms = self.now_ms();
                 let effects = self.drive.feed(&id, if age_ms > LAST_WORD_MS { expire_hold_check(event) } else { event }, now_ms);
                 self.follow(effects);
                 // An operation that does not send releases its permit.
-                self.turns.remove(&id);
+                self.permits.remove(&id);
             }
         }
     }
@@ -400,7 +400,7 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
             }
             operation::OperationCommand::Request(request) => {
                 // An operation that reads again instead of sending releases its permit.
-                let permit = self.turns.remove(&id).filter(|_| request.is_mutation());
+                let permit = self.permits.remove(&id).filter(|_| request.is_mutation());
                 self.in_flight.spawn(async move {
                     let answer = match permit {
                         Some(permit) => actuator.send(permit, request).await,

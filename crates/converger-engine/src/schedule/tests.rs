@@ -424,7 +424,7 @@ fn ignores_ends_of_idle_operations_and_duplicate_submissions() {
 /// What a random schedule has started, and what must hold.
 #[derive(Default)]
 struct ScheduleInvariants {
-    under_way: BTreeMap<OperationId, (Vmid, NodeName)>,
+    in_flight: BTreeMap<OperationId, (Vmid, NodeName)>,
     /// Started, and waiting for a slot on another node.
     parked: BTreeMap<OperationId, Vmid>,
     begun: BTreeSet<OperationId>,
@@ -440,25 +440,25 @@ impl ScheduleInvariants {
                 ScheduleCommand::Begin(id) => self.check_begin(id, state.node_of(id).expect("a node")),
                 ScheduleCommand::Resume(id) => {
                     let vmid = self.parked.remove(id).unwrap_or_else(|| panic!("{id} did not wait for a slot"));
-                    self.under_way.insert(id.clone(), (vmid, state.node_of(id).expect("a node").clone()));
+                    self.in_flight.insert(id.clone(), (vmid, state.node_of(id).expect("a node").clone()));
                 }
                 ScheduleCommand::NotRun { id, .. } => {
                     assert!(self.closed.insert(id.clone()) && !self.begun.contains(id), "{id} has ended before")
                 }
             }
         }
-        assert!(self.under_way.len() <= limits.overall as usize);
-        for (_, node) in self.under_way.values() {
-            let on_node = self.under_way.values().filter(|(_, other)| other == node).count();
+        assert!(self.in_flight.len() <= limits.overall as usize);
+        for (_, node) in self.in_flight.values() {
+            let on_node = self.in_flight.values().filter(|(_, other)| other == node).count();
             assert!(on_node <= limits.per_node as usize, "{on_node} on {node:?}");
         }
     }
 
     fn end_random_operation(&mut self, rng: &mut Rng) -> Option<ScheduleEvent> {
-        let in_flight: Vec<OperationId> = self.under_way.keys().cloned().collect();
+        let in_flight: Vec<OperationId> = self.in_flight.keys().cloned().collect();
         let id = rng.pick(&in_flight)?.clone();
         let end = if rng.with_chance(80) { OperationEnd::Done } else { *rng.pick(&OperationEnd::ALL).expect("ends") };
-        self.under_way.remove(&id);
+        self.in_flight.remove(&id);
         self.closed.insert(id.clone());
         if end == OperationEnd::Done {
             self.done.insert(id.clone());
@@ -468,11 +468,11 @@ impl ScheduleInvariants {
 
     /// The guest of a random operation is found on another node.
     fn move_random_operation(&mut self, rng: &mut Rng) -> Option<ScheduleEvent> {
-        let in_flight: Vec<OperationId> = self.under_way.keys().cloned().collect();
+        let in_flight: Vec<OperationId> = self.in_flight.keys().cloned().collect();
         let id = rng.pick(&in_flight)?.clone();
         let node = NodeName::new(rng.pick_word(&["pve1", "pve2", "pve3"])).expect("a node");
-        if self.under_way[&id].1 != node {
-            let (vmid, _) = self.under_way.remove(&id)?;
+        if self.in_flight[&id].1 != node {
+            let (vmid, _) = self.in_flight.remove(&id)?;
             self.parked.insert(id.clone(), vmid);
         }
         Some(ScheduleEvent::Moved { id, node })
@@ -481,13 +481,13 @@ impl ScheduleInvariants {
     fn check_begin(&mut self, id: &OperationId, node: &NodeName) {
         let item = &self.items[id];
         assert!(self.begun.insert(id.clone()) && !self.closed.contains(id), "{id} starts twice");
-        let mut others = self.under_way.values().map(|(vmid, _)| vmid).chain(self.parked.values());
+        let mut others = self.in_flight.values().map(|(vmid, _)| vmid).chain(self.parked.values());
         assert!(others.all(|vmid| *vmid != item.vmid), "two operations of guest {}", item.vmid);
         for wait in &item.after {
             let mut powers = self.items.values().filter(|own| own.vmid == *wait && own.run == item.run && own.is_power);
             assert!(powers.all(|own| self.done.contains(&own.id)), "{id} starts before guest {wait} is done");
         }
-        self.under_way.insert(id.clone(), (item.vmid, node.clone()));
+        self.in_flight.insert(id.clone(), (item.vmid, node.clone()));
     }
 }
 

@@ -69,11 +69,11 @@ fn privileges_json(privileges: &PathPrivileges) -> Value {
 
 fn permissions(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let caller = match call.param("userid") {
-        Some(id) if id != call.who.id() => {
-            world.access.require_privilege(&call.who, "/access", "Sys.Audit")?;
+        Some(id) if id != call.caller.id() => {
+            world.access.require_privilege(&call.caller, "/access", "Sys.Audit")?;
             parse_caller_id(id)
         }
-        _ => (*call.who).clone(),
+        _ => (*call.caller).clone(),
     };
     if let Some(path) = call.param("path") {
         let privileges = privileges_json(&world.access.privileges_on(&caller, path));
@@ -131,7 +131,7 @@ fn domains(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
 }
 
 fn list_acl(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
-    let seen = |grant: &&AclEntry| world.access.has_privilege(&call.who, &grant.path, "Permissions.Modify");
+    let seen = |grant: &&AclEntry| world.access.has_privilege(&call.caller, &grant.path, "Permissions.Modify");
     let entry = |grant: &AclEntry| {
         let (kind, id) = match &grant.grantee {
             Grantee::User(id) => ("user", id),

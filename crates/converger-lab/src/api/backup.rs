@@ -45,14 +45,14 @@ fn select_guests(world: &World, call: &ApiCall) -> Result<Vec<u32>, ApiError> {
 
 fn check_backup_privileges(world: &World, call: &ApiCall, guests: &[u32], storage: &str) -> Result<(), ApiError> {
     for vmid in guests {
-        world.access.require_privilege(&call.who, &format!("/vms/{vmid}"), "VM.Backup")?;
+        world.access.require_privilege(&call.caller, &format!("/vms/{vmid}"), "VM.Backup")?;
     }
-    world.access.require_privilege(&call.who, &format!("/storage/{storage}"), "Datastore.AllocateSpace")?;
+    world.access.require_privilege(&call.caller, &format!("/storage/{storage}"), "Datastore.AllocateSpace")?;
     if call.param("prune-backups").is_some() {
-        world.access.require_privilege(&call.who, &format!("/storage/{storage}"), "Datastore.Allocate")?;
+        world.access.require_privilege(&call.caller, &format!("/storage/{storage}"), "Datastore.Allocate")?;
     }
     let tuned = ["bwlimit", "ionice", "performance"].iter().any(|key| call.param(key).is_some());
-    if tuned { world.access.require_privilege(&call.who, "/", "Sys.Modify") } else { Ok(()) }
+    if tuned { world.access.require_privilege(&call.caller, "/", "Sys.Modify") } else { Ok(()) }
 }
 
 /// Backs up the guests on this node and skips those on other nodes. Guests that do not exist are attempted, so that the task fails visibly.
@@ -80,7 +80,7 @@ fn vzdump(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
         notes: call.param("notes-template").map(str::to_owned),
         protected: call.is_set("protected"),
     };
-    Ok(world.start_task(NewTask::for_node(&call.node, &call.who, "vzdump", &about, TaskWork::Backup(Box::new(backing)))).into())
+    Ok(world.start_task(NewTask::for_node(&call.node, &call.caller, "vzdump", &about, TaskWork::Backup(Box::new(backing)))).into())
 }
 
 fn job_id(call: &ApiCall) -> &str {

@@ -121,14 +121,14 @@ fn guest_rows(world: &World, call: &ApiCall) -> Vec<u8> {
 }
 
 fn pools_by_guest<'a>(world: &'a World, call: &ApiCall) -> std::collections::BTreeMap<u32, &'a str> {
-    let audited = |name: &str| world.access.has_privilege(&call.who, &format!("/pool/{name}"), "Pool.Audit");
+    let audited = |name: &str| world.access.has_privilege(&call.caller, &format!("/pool/{name}"), "Pool.Audit");
     let pools = world.access.pools.iter().filter(|(name, _)| audited(name));
     pools.flat_map(|(name, pool)| pool.guests.iter().map(move |vmid| (*vmid, name.as_str()))).collect()
 }
 
 /// Lists omit guests that the caller may not see, without an error.
 pub(super) fn visible_guest_filter<'a>(world: &'a World, call: &'a ApiCall) -> impl Fn(&&LabGuest) -> bool + 'a {
-    let on_guests = world.access.guest_privilege_check(&call.who, "VM.Audit");
+    let on_guests = world.access.guest_privilege_check(&call.caller, "VM.Audit");
     move |guest| on_guests(guest.vmid)
 }
 
@@ -197,8 +197,8 @@ fn next_id(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
 /// Running tasks and the last 25 of each node. A token without `Sys.Audit` on `/` gets none, not even its own: Proxmox compares the full
 /// token id with the user part of the task's owner.
 fn tasks(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
-    let audit = world.access.has_privilege(&call.who, "/", "Sys.Audit");
-    let own = |task: &crate::task::LabTask| audit || task.owner().0 == call.who.id();
+    let audit = world.access.has_privilege(&call.caller, "/", "Sys.Audit");
+    let own = |task: &crate::task::LabTask| audit || task.owner().0 == call.caller.id();
     let mut entries: Vec<(u64, Value)> = Vec::new();
     for node in world.nodes.keys() {
         let of_node = world.tasks.tasks_of_node(node).filter(|task| own(task)).take(25);

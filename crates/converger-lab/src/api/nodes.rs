@@ -83,7 +83,7 @@ pub(super) fn node_entry(world: &World, entry: &str, node: &LabNode, call: &ApiC
         (true, None) => "unknown",
     };
     let mut fields = json!({ "id": format!("node/{name}"), "node": name, "status": status, "type": "node" });
-    let audit = world.access.has_privilege(&call.who, &format!("/nodes/{name}"), "Sys.Audit");
+    let audit = world.access.has_privilege(&call.caller, &format!("/nodes/{name}"), "Sys.Audit");
     if last_heard_ms.is_some() {
         fields["level"] = json!("");
     }

@@ -40,12 +40,13 @@ fn find_pool<'a>(world: &'a World, call: &ApiCall) -> Result<(&'a String, &'a Re
 fn list(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     if call.param("poolid").is_some() {
         let (name, pool) = find_pool(world, call)?;
-        world.access.require_privilege(&call.who, &format!("/pool/{name}"), "Pool.Audit")?;
+        world.access.require_privilege(&call.caller, &format!("/pool/{name}"), "Pool.Audit")?;
         let mut entry = members_json(world, call, pool);
         entry["poolid"] = json!(name);
         return Ok(json!([entry]).into());
     }
-    let seen = world.access.pools.iter().filter(|(name, _)| world.access.has_privilege(&call.who, &format!("/pool/{name}"), "Pool.Audit"));
+    let seen =
+        world.access.pools.iter().filter(|(name, _)| world.access.has_privilege(&call.caller, &format!("/pool/{name}"), "Pool.Audit"));
     let entries: Vec<Value> = seen.map(|(name, pool)| pool_json(name, pool)).collect();
     Ok(json!(entries).into())
 }
@@ -136,7 +137,7 @@ fn update_refused<T>(why: impl std::fmt::Display) -> Result<T, ApiError> {
 }
 
 fn check_may_change_guest(world: &World, call: &ApiCall, name: &str, vmid: u32) -> Result<(), ApiError> {
-    world.access.require_any_privilege(&call.who, &format!("/vms/{vmid}"), &["Permissions.Modify", "VM.Allocate"])?;
+    world.access.require_any_privilege(&call.caller, &format!("/vms/{vmid}"), &["Permissions.Modify", "VM.Allocate"])?;
     let owner = world.access.pools.iter().find(|(_, pool)| pool.guests.contains(&vmid)).map(|(owner, _)| owner.as_str());
     match owner {
         Some(owner) if owner == name => {
@@ -147,7 +148,9 @@ fn check_may_change_guest(world: &World, call: &ApiCall, name: &str, vmid: u32) 
             }
         }
         _ if call.is_set("delete") => update_refused(format!("VM {vmid} is not a pool member")),
-        Some(owner) if call.is_set("allow-move") => world.access.require_privilege(&call.who, &format!("/pool/{owner}"), "Pool.Allocate"),
+        Some(owner) if call.is_set("allow-move") => {
+            world.access.require_privilege(&call.caller, &format!("/pool/{owner}"), "Pool.Allocate")
+        }
         Some(owner) => {
             let way_out = if world.flavour.major() >= 8 { " and allow-move is not set" } else { "" };
             update_refused(format!("VM {vmid} belongs already to pool '{owner}'{way_out}"))
@@ -158,7 +161,7 @@ fn check_may_change_guest(world: &World, call: &ApiCall, name: &str, vmid: u32) 
 
 /// Unlike a guest, a storage can be in several pools.
 fn check_may_change_storage(world: &World, call: &ApiCall, name: &str, storage: &str) -> Result<(), ApiError> {
-    world.access.require_any_privilege(&call.who, &format!("/storage/{storage}"), &["Permissions.Modify", "Datastore.Allocate"])?;
+    world.access.require_any_privilege(&call.caller, &format!("/storage/{storage}"), &["Permissions.Modify", "Datastore.Allocate"])?;
     let member = world.access.pools.get(name).is_some_and(|pool| pool.storages.contains(storage));
     match (member, call.is_set("delete")) {
         (true, false) => update_refused(format!("Storage '{storage}' is already a pool member")),

@@ -74,7 +74,7 @@ fn storage_json(world: &World, name: &str, storage: &LabStorage) -> Value {
 }
 
 fn may_audit(world: &World, call: &ApiCall, name: &str) -> bool {
-    let privileges = world.access.privileges_on(&call.who, &format!("/storage/{name}"));
+    let privileges = world.access.privileges_on(&call.caller, &format!("/storage/{name}"));
     privileges.contains_key("Datastore.Audit") || privileges.contains_key("Datastore.AllocateSpace")
 }
 

@@ -33,8 +33,8 @@ fn index(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
 fn list(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let now_ms = world.now_ms;
     let source = call.param("source").unwrap_or("archive");
-    let audit = world.access.has_privilege(&call.who, &format!("/nodes/{}", call.node), "Sys.Audit");
-    let seen = |task: &&LabTask| (audit || is_own(&call.who, &task.user)) && matches_filters(task, call);
+    let audit = world.access.has_privilege(&call.caller, &format!("/nodes/{}", call.node), "Sys.Audit");
+    let seen = |task: &&LabTask| (audit || is_own(&call.caller, &task.user)) && matches_filters(task, call);
     let of_source = |task: &&LabTask| match source {
         "active" => task.is_listed_active(now_ms),
         "archive" => !task.is_listed_active(now_ms),
@@ -137,8 +137,8 @@ fn find_visible_task<'a>(world: &'a World, call: &ApiCall, privilege: &str) -> R
     let Some(ParsedUpid { node, user }) = task::parse_upid(text) else {
         return Err(ApiError::parameter_error("upid", "unable to parse worker upid"));
     };
-    if !is_own(&call.who, user) {
-        world.access.require_privilege(&call.who, &format!("/nodes/{}", call.node), privilege)?;
+    if !is_own(&call.caller, user) {
+        world.access.require_privilege(&call.caller, &format!("/nodes/{}", call.node), privilege)?;
     }
     Ok(world.tasks.find_by_upid(text).filter(|_| node == call.node))
 }

@@ -60,12 +60,12 @@ pub(super) fn check_update_privileges(world: &World, call: &ApiCall, update: &Co
 
 /// Every tag that is added or removed must be one that the datacenter allows to everybody, unless the caller has `Sys.Modify` on `/`.
 fn tags(world: &World, call: &ApiCall, vmid: u32, new: &str) -> Result<(), ApiError> {
-    if world.access.has_privilege(&call.who, "/", "Sys.Modify") {
+    if world.access.has_privilege(&call.caller, "/", "Sys.Modify") {
         return Ok(());
     }
     let old = world.guests.get(&vmid).and_then(|guest| guest.get("tags")).unwrap_or_default();
     let (old, new): (BTreeSet<&str>, BTreeSet<&str>) = (split_list(old).collect(), split_list(new).collect());
-    let seen = world.tags_seen_by(&call.who);
+    let seen = world.tags_seen_by(&call.caller);
     match old.symmetric_difference(&new).find(|tag| !world.options.allows(tag, &seen)) {
         Some(tag) => Err(ApiError::Denied(format!("/, Sys.Modify for modifying tag '{tag}'"))),
         None => Ok(()),
@@ -76,22 +76,22 @@ fn tags(world: &World, call: &ApiCall, vmid: u32, new: &str) -> Result<(), ApiEr
 pub(crate) fn check_resource_privileges(world: &World, call: &ApiCall, kind: LabGuestKind, key: &str, value: &str) -> Result<(), ApiError> {
     let drive = DriveValue::parse(value);
     match drive.new_disk_request().filter(|_| is_disk_key(kind, key)) {
-        Some((storage, _)) => world.access.require_privilege(&call.who, &format!("/storage/{storage}"), "Datastore.AllocateSpace"),
+        Some((storage, _)) => world.access.require_privilege(&call.caller, &format!("/storage/{storage}"), "Datastore.AllocateSpace"),
         None => check_bridge_privilege(world, call, key, value),
     }
 }
 
 fn check_qemu_key(world: &World, call: &ApiCall, vmid: u32, key: &str, value: &str) -> Result<(), ApiError> {
     let Some(privilege) = qemu_privilege(key, value) else {
-        let allowed = call.who.is_root();
+        let allowed = call.caller.is_root();
         return if allowed { Ok(()) } else { Err(ApiError::internal_error(format!("only root can set '{key}' config"))) };
     };
-    world.access.require_privilege(&call.who, &format!("/vms/{vmid}"), privilege)?;
+    world.access.require_privilege(&call.caller, &format!("/vms/{vmid}"), privilege)?;
     if is_disk_key(LabGuestKind::Qemu, key) && DriveValue::parse(value).is_cloud_init() {
-        world.access.require_privilege(&call.who, &format!("/vms/{vmid}"), "VM.Config.Cloudinit")?;
+        world.access.require_privilege(&call.caller, &format!("/vms/{vmid}"), "VM.Config.Cloudinit")?;
     }
     if key == "startup" {
-        world.access.require_privilege(&call.who, "/", "Sys.Modify")?;
+        world.access.require_privilege(&call.caller, "/", "Sys.Modify")?;
     }
     Ok(())
 }
@@ -134,11 +134,11 @@ fn check_lxc_key(world: &World, call: &ApiCall, vmid: u32, key: &str, value: &st
         "net" | "nameserver" | "searchdomain" | "hostname" => "VM.Config.Network",
         _ => "VM.Config.Options",
     };
-    world.access.require_privilege(&call.who, &format!("/vms/{vmid}"), privilege)
+    world.access.require_privilege(&call.caller, &format!("/vms/{vmid}"), privilege)
 }
 
 fn require_root_user(call: &ApiCall, text: &str) -> Result<(), ApiError> {
-    if call.who.is_root() { Ok(()) } else { Err(ApiError::Denied(text.to_owned())) }
+    if call.caller.is_root() { Ok(()) } else { Err(ApiError::Denied(text.to_owned())) }
 }
 
 fn check_bridge_privilege(world: &World, call: &ApiCall, key: &str, value: &str) -> Result<(), ApiError> {
@@ -149,5 +149,5 @@ fn check_bridge_privilege(world: &World, call: &ApiCall, key: &str, value: &str)
     let Some(bridge) = part("bridge=") else { return Ok(()) };
     let vlan = part("tag=").map(|tag| format!("/{tag}")).unwrap_or_default();
     let path = format!("/sdn/zones/localnetwork/{bridge}{vlan}");
-    world.access.require_any_privilege(&call.who, &path, &["SDN.Use"])
+    world.access.require_any_privilege(&call.caller, &path, &["SDN.Use"])
 }

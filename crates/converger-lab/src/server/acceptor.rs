@@ -28,7 +28,7 @@ const TLS_IDENTITIES: [TlsIdentity; 5] =
 /// A world and the TLS identities of its nodes.
 #[derive(Clone)]
 pub(super) struct ConnectionAcceptor {
-    pub(super) desk: ConnectionContext,
+    pub(super) context: ConnectionContext,
     tls_acceptors: Arc<BTreeMap<TlsIdentity, TlsAcceptor>>,
 }
 
@@ -41,7 +41,7 @@ impl ConnectionAcceptor {
                 faces.insert(tls_identity, build_tls_acceptor(leaf).map_err(|error| wrong(&error))?);
             }
         }
-        Ok(Self { desk: context, tls_acceptors: Arc::new(faces) })
+        Ok(Self { context, tls_acceptors: Arc::new(faces) })
     }
 
     /// Serves one connection until it closes, for at most `requests` requests.
@@ -68,12 +68,20 @@ impl ConnectionAcceptor {
     }
 
     fn new_connection<'n, S>(&self, node: &'n str, stream: S, safety: ConnectionSecurity, left: u32) -> LabConnection<'n, S> {
-        LabConnection { desk: self.desk.clone(), node, stream, safety, input: Vec::new(), requests_left: left, has_unread_body: false }
+        LabConnection {
+            context: self.context.clone(),
+            node,
+            stream,
+            safety,
+            input: Vec::new(),
+            requests_left: left,
+            has_unread_body: false,
+        }
     }
 
     fn current_tls_identity(&self, node: &str) -> TlsIdentity {
-        let now_ms = self.desk.time.now_ms();
-        let mut world = self.desk.world.lock();
+        let now_ms = self.context.time.now_ms();
+        let mut world = self.context.world.lock();
         world.advance_to(now_ms);
         world.tls_identity_of(node)
     }

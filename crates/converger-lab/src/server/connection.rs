@@ -88,7 +88,7 @@ enum AfterRequest {
 
 /// One client connection.
 pub(super) struct LabConnection<'n, S> {
-    pub(super) desk: ConnectionContext,
+    pub(super) context: ConnectionContext,
     pub(super) node: &'n str,
     pub(super) stream: S,
     pub(super) safety: ConnectionSecurity,
@@ -150,9 +150,9 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
             self.has_unread_body = true;
         }
         self.requests_left = self.requests_left.saturating_sub(1);
-        let answer = self.desk.answer_request(self.node, &request);
+        let answer = self.context.answer_request(self.node, &request);
         // The ports must match the response: a node that it reports as gone must refuse connections.
-        self.desk.world.wait_for_ports().await;
+        self.context.world.wait_for_ports().await;
         let ends = self.requests_left == 0 || self.has_unread_body || response_bytes::wants_close(&request, &minor);
         let framing = ResponseFraming { minor, closes: ends || answer.status >= 400, takes_gzip: response_bytes::takes_gzip(&request) };
         if !self.wait_delay(answer.delay_ms).await {
@@ -179,7 +179,7 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
         if delay_ms == 0 {
             return true;
         }
-        let time = self.desk.time.clone();
+        let time = self.context.time.clone();
         let mut pause = pin!(time.wait_delay(delay_ms));
         // Bytes that arrive meanwhile belong to the next request; beyond the limit they stay in the socket.
         while self.input.len() < request_head::UNPARSED_BYTES_MAX {
@@ -208,14 +208,14 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
 
     async fn send_response(&mut self, answer: &LabResponse, framing: &ResponseFraming) -> bool {
         let body = response_bytes::encode_body(answer, framing);
-        let head = response_bytes::encode_head(answer, &body, framing, self.desk.node_clock_s(self.node));
+        let head = response_bytes::encode_head(answer, &body, framing, self.context.node_clock_s(self.node));
         self.send_bytes(head.as_bytes()).await && self.send_bytes(&body.bytes).await && self.flush().await
     }
 
     /// Announces the full length, sends a part and closes the connection.
     async fn send_truncated(&mut self, answer: &LabResponse, framing: &ResponseFraming, bytes: usize) -> bool {
         let body = response_bytes::encode_body(answer, framing);
-        let head = response_bytes::encode_head(answer, &body, framing, self.desk.node_clock_s(self.node));
+        let head = response_bytes::encode_head(answer, &body, framing, self.context.node_clock_s(self.node));
         let part = body.bytes.get(..bytes).unwrap_or(&body.bytes);
         let _ = self.send_bytes(head.as_bytes()).await && self.send_bytes(part).await && self.flush().await;
         false
@@ -223,7 +223,7 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
 
     async fn send_in_pieces(&mut self, answer: &LabResponse, framing: &ResponseFraming, bytes: u32, every_ms: u64) -> bool {
         let body = response_bytes::encode_body(answer, framing);
-        let mut all = response_bytes::encode_head(answer, &body, framing, self.desk.node_clock_s(self.node)).into_bytes();
+        let mut all = response_bytes::encode_head(answer, &body, framing, self.context.node_clock_s(self.node)).into_bytes();
         all.extend_from_slice(&body.bytes);
         for piece in all.chunks(usize::try_from(bytes.max(1)).unwrap_or(usize::MAX)) {
             if !(self.send_bytes(piece).await && self.flush().await) {
@@ -238,7 +238,7 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
         let plain = answer.body.as_slice();
         let length = announced.then_some(bytes.max(plain.len() as u64));
         let body = WireBody { bytes: plain.into(), is_gzip: false, length };
-        let head = response_bytes::encode_head(answer, &body, framing, self.desk.node_clock_s(self.node));
+        let head = response_bytes::encode_head(answer, &body, framing, self.context.node_clock_s(self.node));
         if !(self.send_bytes(head.as_bytes()).await && self.send_bytes(plain).await) {
             return false;
         }
@@ -253,7 +253,7 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
     async fn send_gzip_bomb(&mut self, answer: &LabResponse, framing: &ResponseFraming, bytes: u64) -> bool {
         let bomb = GzipBomb::new(&answer.body, bytes);
         let body = WireBody { bytes: Vec::new().into(), is_gzip: true, length: Some(bomb.wire_bytes()) };
-        let head = response_bytes::encode_head(answer, &body, framing, self.desk.node_clock_s(self.node));
+        let head = response_bytes::encode_head(answer, &body, framing, self.context.node_clock_s(self.node));
         if !self.send_bytes(head.as_bytes()).await {
             return false;
         }
@@ -284,7 +284,7 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
 
     /// Reads and sends nothing more, and closes when the connection counts as idle.
     async fn close_after_idle(&mut self) -> AfterRequest {
-        self.desk.time.wait_delay(u64::try_from(IDLE_TIMEOUT.as_millis()).unwrap_or(0)).await;
+        self.context.time.wait_delay(u64::try_from(IDLE_TIMEOUT.as_millis()).unwrap_or(0)).await;
         AfterRequest::Close
     }
 

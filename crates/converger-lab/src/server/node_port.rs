@@ -29,7 +29,7 @@ const BACKLOG: u32 = 1_024;
 /// The port of a node.
 pub(super) struct NodePort {
     pub(super) host: ConnectionAcceptor,
-    pub(super) place: ServedNode,
+    pub(super) served_node: ServedNode,
     pub(super) listener: Option<TcpListener>,
     /// One permit per connection.
     pub(super) permits: Arc<Semaphore>,
@@ -46,10 +46,10 @@ impl NodePort {
         let mut closed = None;
         let mut open = self.open.clone();
         loop {
-            if !open.borrow_and_update().contains(&self.place.node) {
+            if !open.borrow_and_update().contains(&self.served_node.node) {
                 // An open listener without an accept loop would accept clients and let them wait.
                 self.listener = None;
-                closed = bind_closed_port(self.place.address).ok();
+                closed = bind_closed_port(self.served_node.address).ok();
                 self.report_state(false);
             }
             if self.wait_until_port(&mut open, true).await.is_none() {
@@ -62,7 +62,7 @@ impl NodePort {
 
     /// Waits until the port should be open or closed; `None` if the world is gone.
     async fn wait_until_port(&self, open: &mut watch::Receiver<BTreeSet<String>>, is_open: bool) -> Option<()> {
-        open.wait_for(|open| open.contains(&self.place.node) == is_open).await.ok().map(drop)
+        open.wait_for(|open| open.contains(&self.served_node.node) == is_open).await.ok().map(drop)
     }
 
     /// Reopens the node's port. If it could not be reserved while closed, another process may use it for a while; retry until it is free.
@@ -71,7 +71,7 @@ impl NodePort {
             let had = match (self.listener.take(), closed.take()) {
                 (Some(listener), _) => Ok(listener),
                 (None, Some(socket)) => socket.listen(BACKLOG),
-                (None, None) => bind_closed_port(self.place.address).and_then(|socket| socket.listen(BACKLOG)),
+                (None, None) => bind_closed_port(self.served_node.address).and_then(|socket| socket.listen(BACKLOG)),
             };
             self.report_state(true);
             match had {
@@ -82,7 +82,7 @@ impl NodePort {
     }
 
     fn report_state(&self, is_open: bool) {
-        self.host.desk.world.report_port(&self.place.node, is_open);
+        self.host.context.world.report_port(&self.served_node.node, is_open);
     }
 
     async fn accept_connections(&self, listener: &TcpListener, inside: &mut JoinSet<()>) {
@@ -99,7 +99,7 @@ impl NodePort {
     }
 
     fn spawn_connection(&self, stream: tokio::net::TcpStream, permit: OwnedSemaphorePermit, inside: &mut JoinSet<()>) {
-        let (host, node) = (self.host.clone(), self.place.node.clone());
+        let (host, node) = (self.host.clone(), self.served_node.node.clone());
         let is_crowded = self.permits.available_permits() < CROWDED_PERMITS.min(self.permits_max / 4);
         let requests = if is_crowded { 1 } else { REQUESTS_MAX };
         inside.spawn(async move {

@@ -31,7 +31,7 @@ guests:
 
 /// A lab whose guests 101 and 102 are stopped, and everything that an environment needs.
 pub(crate) struct Stage {
-    room: TempDir,
+    directory: TempDir,
     pub(crate) events: Arc<EventBus>,
     world: SharedWorld,
     start_ms: u64,
@@ -71,7 +71,7 @@ impl Stage {
             fs::write(&path, text).expect("written");
             fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("set");
         }
-        Self { room: directory, events: Arc::default(), world, start_ms, end: Some(end), thread: Some(thread) }
+        Self { directory, events: Arc::default(), world, start_ms, end: Some(end), thread: Some(thread) }
     }
 
     /// Lets this much time pass in the lab since its start.
@@ -86,16 +86,16 @@ impl Stage {
 
     /// A state directory whose disk has room for this many bytes.
     pub(crate) async fn state_with_room(&self, bytes_max: u64) -> StateDirectory {
-        let location = StateLocation { directory: self.room.path().join("state"), witness: None };
+        let location = StateLocation { directory: self.directory.path().join("state"), witness: None };
         let settings = StoreSettings::new(|fatal| panic!("{fatal}")).with_bytes_max(bytes_max);
         StateDirectory::open_with(&location, settings).await.expect("a state directory")
     }
 
     /// The configuration of the lab, as it is or after these replacements in its text.
     pub(crate) fn config(&self, replacements: &[(&str, &str)]) -> Arc<Config> {
-        let own = fs::read_to_string(self.room.path().join("converger.toml")).expect("written at the start");
+        let own = fs::read_to_string(self.directory.path().join("converger.toml")).expect("written at the start");
         let text = replacements.iter().fold(own, |text, (old, new)| text.replace(old, new));
-        let path = self.room.path().join("changed.toml");
+        let path = self.directory.path().join("changed.toml");
         fs::write(&path, text).expect("written");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("set");
         Arc::new(config::load(Some(&path), &lab_name()).unwrap_or_else(|error| panic!("{error:?}")))

@@ -38,7 +38,7 @@ const WHOLE_CHECK_BYTES_MAX: u64 = 64 << 20;
 /// A store that was opened for writing.
 pub(super) struct OpenedStore {
     pub(super) connection: Connection,
-    pub(super) place: PathBuf,
+    pub(super) path: PathBuf,
     pub(super) wal_state: WalState,
     /// The ledger of the store.
     pub(super) log: LogBuilder,
@@ -55,7 +55,7 @@ pub(super) fn open_writer(directory: &Path, settings: &StoreSettings) -> Result<
     let (connection, settled, log_builder) = opened;
     // Only this sync makes the names of new files durable.
     sync_directory(directory)?;
-    Ok(OpenedStore { connection, place: path, wal_state: settled, log: log_builder })
+    Ok(OpenedStore { connection, path, wal_state: settled, log: log_builder })
 }
 
 /// Opens a second connection, for reading, to a store that is already open for writing.
@@ -80,7 +80,7 @@ fn configure_connection(connection: &Connection, patience: Duration) -> rusqlite
 }
 
 fn prepare_directory(directory: &Path) -> Result<(), StoreOpenError> {
-    let unusable = |what, help, source| StoreOpenError::Unusable { what, place: directory.to_path_buf(), help, source };
+    let unusable = |what, help, source| StoreOpenError::Unusable { what, path: directory.to_path_buf(), help, source };
     let metadata = match fs::metadata(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let help = "create its parent directory, or use another state directory";
@@ -108,14 +108,14 @@ fn prepare_directory(directory: &Path) -> Result<(), StoreOpenError> {
 fn sync_directory(directory: &Path) -> Result<(), StoreOpenError> {
     let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
     let synced = File::open(directory).and_then(|file| file.sync_all());
-    let unusable = |source| StoreOpenError::Unusable { what: "sync", place: directory.to_path_buf(), help: "check the disk", source };
+    let unusable = |source| StoreOpenError::Unusable { what: "sync", path: directory.to_path_buf(), help: "check the disk", source };
     synced.map_err(unusable)
 }
 
 /// Creates the file if it is missing, with a mode that keeps other users out from the first byte on. Returns its length.
 fn prepare_file(path: &Path) -> Result<u64, StoreOpenError> {
     let help = "it must be a regular file, not a link, and this user must be able to write to it and its directory";
-    let unusable = |source| StoreOpenError::Unusable { what: "open", place: path.into(), help, source };
+    let unusable = |source| StoreOpenError::Unusable { what: "open", path: path.into(), help, source };
     if fs::symlink_metadata(path).map_or(0, |existing| existing.len()) == 0 {
         check_not_lost(path)?;
     }
@@ -129,7 +129,7 @@ fn prepare_file(path: &Path) -> Result<u64, StoreOpenError> {
     if metadata.nlink() > 1 {
         let help = "copy it to a new name, then move the copy over it";
         let source = io::Error::other(format!("it has {} hard links", metadata.nlink()));
-        return Err(StoreOpenError::Unusable { what: "open", place: path.into(), help, source });
+        return Err(StoreOpenError::Unusable { what: "open", path: path.into(), help, source });
     }
     Ok(metadata.len())
 }
@@ -404,7 +404,7 @@ impl OpenFault {
             Self::Format(SchemaState::Foreign | SchemaState::Current) => StoreOpenError::NotOurs { place: path },
             Self::Damaged(cause) => StoreOpenError::Damaged { place: path, cause },
             Self::Mode(source) => {
-                StoreOpenError::Unusable { what: "restrict the permissions of", place: path, help: "it must belong to this user", source }
+                StoreOpenError::Unusable { what: "restrict the permissions of", path, help: "it must belong to this user", source }
             }
             Self::Sql(error) => sql_open_error(path, error),
         }
@@ -422,7 +422,7 @@ pub(super) fn sql_open_error(path: PathBuf, error: rusqlite::Error) -> StoreOpen
         }
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => StoreOpenError::Unusable {
             what: "write to",
-            place: path,
+            path,
             help: "the file and its `-wal` and `-shm` must be writable for this user, and the disk not read-only",
             source: io::Error::other(error),
         },

@@ -35,7 +35,7 @@ pub(super) fn open_for_peek(path: &Path) -> Result<Option<PeekConnection>, Store
 /// Whether there is a store. A path that cannot be inspected may be a store, and one that is not a regular file cannot be opened: both
 /// are errors.
 fn check_store_exists(path: &Path) -> Result<bool, StoreOpenError> {
-    let unusable = |help, source| StoreOpenError::Unusable { what: "read", place: path.to_path_buf(), help, source };
+    let unusable = |help, source| StoreOpenError::Unusable { what: "read", path: path.to_path_buf(), help, source };
     match std::fs::symlink_metadata(path) {
         // A process that died before its first transaction leaves an empty file.
         Ok(metadata) if metadata.is_file() && metadata.len() > 0 => Ok(true),
@@ -55,7 +55,7 @@ fn connect_for_peek(path: &Path) -> Result<PeekConnection, StoreOpenError> {
         open_immutable(path)
     } else {
         let help = "let this user read it and its `-wal` file, or wait until the process that writes to it ends";
-        let unread = |source| StoreOpenError::Unusable { what: "read", place: path.to_path_buf(), help, source };
+        let unread = |source| StoreOpenError::Unusable { what: "read", path: path.to_path_buf(), help, source };
         wal_snapshot::read_with_wal(path, &log, load_into_memory).map_err(unread)?
     };
     let connection = connection.map_err(|error| open::sql_open_error(path.to_path_buf(), error))?;

@@ -51,7 +51,7 @@ impl SqlFault {
         let path = path.to_path_buf();
         match self {
             Self::Damaged { what, cause } => StoreError::Malformed { place: path, what, cause },
-            Self::Full => StoreError::Full { place: path },
+            Self::Full => StoreError::Full { path },
             Self::Sql(error) => match error.sqlite_error_code() {
                 Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
                     StoreError::Malformed { place: path, what: "the file".into(), cause: error.to_string() }
@@ -66,9 +66,9 @@ impl SqlFault {
         let path = path.to_path_buf();
         match self {
             Self::Damaged { what, cause } => WriteFailure::Recoverable(StoreError::Malformed { place: path, what, cause }),
-            Self::Full => WriteFailure::Recoverable(StoreError::Full { place: path }),
+            Self::Full => WriteFailure::Recoverable(StoreError::Full { path }),
             Self::Sql(error) => match error.sqlite_error_code() {
-                Some(ErrorCode::DiskFull) => WriteFailure::Recoverable(StoreError::Full { place: path }),
+                Some(ErrorCode::DiskFull) => WriteFailure::Recoverable(StoreError::Full { path }),
                 Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
                     let holder = writer_of(&path);
                     WriteFailure::Recoverable(StoreError::Busy { place: path, holder })

@@ -22,7 +22,7 @@ use crate::{StoreError, StoreOpenError};
 /// A store as it was when the view was opened.
 pub struct StoreView {
     connection: Mutex<Connection>,
-    place: PathBuf,
+    path: PathBuf,
     /// The stamp of the file when it was opened; `None` if the view reads a copy in memory.
     stamp: Option<FileStamp>,
 }
@@ -37,7 +37,7 @@ fn file_stamp(path: &Path) -> Option<FileStamp> {
 
 impl fmt::Debug for StoreView {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("StoreView").field("place", &self.place).finish_non_exhaustive()
+        formatter.debug_struct("StoreView").field("place", &self.path).finish_non_exhaustive()
     }
 }
 
@@ -57,7 +57,7 @@ impl StoreView {
         Ok(opened.map(|opened| Self {
             connection: Mutex::new(opened.connection),
             stamp: before.filter(|_| opened.is_immutable_file),
-            place: path,
+            path,
         }))
     }
 
@@ -67,7 +67,7 @@ impl StoreView {
     /// As [`StoreView::open`], or the file is damaged.
     pub fn open_undamaged(directory: &Path) -> Result<Option<Self>, StoreOpenError> {
         let Some(view) = Self::open_file(directory.join(open::STORE_FILE))? else { return Ok(None) };
-        open::check_undamaged(&view.connection.lock().unwrap_or_else(PoisonError::into_inner), &view.place)?;
+        open::check_undamaged(&view.connection.lock().unwrap_or_else(PoisonError::into_inner), &view.path)?;
         Ok(Some(view))
     }
 
@@ -75,13 +75,13 @@ impl StoreView {
     /// have changed the file. Check this before reporting a fault.
     #[must_use]
     pub fn is_unchanged(&self) -> bool {
-        self.stamp.is_none_or(|then| file_stamp(&self.place) == Some(then))
+        self.stamp.is_none_or(|then| file_stamp(&self.path) == Some(then))
     }
 
     /// The path of the store file.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.place
+        &self.path
     }
 
     /// Searches the whole file for damage: its structure, row checksums and orphaned rows.
@@ -90,7 +90,7 @@ impl StoreView {
     /// The store cannot be read.
     pub fn find_damage(&self) -> Result<Option<String>, StoreError> {
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        open::find_damage(&connection, 0).map_err(|error| SqlFault::from(error).into_read_error(&self.place))
+        open::find_damage(&connection, 0).map_err(|error| SqlFault::from(error).into_read_error(&self.path))
     }
 }
 
@@ -103,6 +103,6 @@ impl ReadAccess for StoreView {
         read: impl FnOnce(&SqlTables<'_>) -> Result<T, SqlFault> + Send + 'static,
     ) -> impl Future<Output = Result<T, StoreError>> + Send {
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        ready(read_in_snapshot(&connection, read).map_err(|fault| fault.into_read_error(&self.place)))
+        ready(read_in_snapshot(&connection, read).map_err(|fault| fault.into_read_error(&self.path)))
     }
 }

@@ -39,7 +39,7 @@ pub(super) struct WriteJob {
 
 pub(super) struct StoreWriter {
     pub(super) connection: Connection,
-    pub(super) place: PathBuf,
+    pub(super) path: PathBuf,
     pub(super) wal_state: WalState,
     /// The ledger as this writer left it; `None` after a failed transaction.
     pub(super) log: Option<LogBuilder>,
@@ -91,7 +91,7 @@ impl StoreWriter {
         }
         let syncs = if batches.iter().any(Batch::must_be_durable) { SyncMode::Now } else { SyncMode::Later };
         let written = self.merge_pending_wal().and_then(|()| self.set_sync_mode(syncs)).and_then(|()| self.write_batches(batches));
-        let fatal = match written.map_err(|fault| fault.into_write_failure(&self.place)) {
+        let fatal = match written.map_err(|fault| fault.into_write_failure(&self.path)) {
             Ok(verdicts) => match self.find_replaced_file() {
                 None => return self.commit_results(verdicts, syncs),
                 Some(cause) => FatalCause::FileReplaced(cause),
@@ -180,7 +180,7 @@ impl StoreWriter {
         if let Err(error) = done
             && !matches!(error.sqlite_error_code(), Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
         {
-            self.stop_fatally(&FatalCause::DurabilityUnknown(format!("{}: {error}", self.place.display())));
+            self.stop_fatally(&FatalCause::DurabilityUnknown(format!("{}: {error}", self.path.display())));
         }
     }
 }

@@ -263,7 +263,7 @@ impl From<RuntimeError> for CommandError {
 
 fn unobserved(error: &ObserveError) -> CommandError {
     match error {
-        ObserveError::Unreadable { place: path, source } => unreadable(&files::display_path(Path::new(path)), source),
+        ObserveError::Unreadable { endpoint: path, source } => unreadable(&files::display_path(Path::new(path)), source),
         ObserveError::Malformed { place: path, bytes, diagnostics } => {
             CommandError::diagnostics_error(diagnostics::render_diagnostics(&files::display_path(Path::new(path)), bytes, diagnostics))
         }

@@ -20,11 +20,11 @@ fn fixture_with_witness() -> EvidenceFixture {
 
 fn add_witness(fixture: EvidenceFixture) -> EvidenceFixture {
     fixture.key();
-    let plain = fs::read_to_string(fixture.stage.path("converger.toml")).expect("there");
-    fs::create_dir(fixture.stage.path("elsewhere")).expect("made");
+    let plain = fs::read_to_string(fixture.apply_fixture.path("converger.toml")).expect("there");
+    fs::create_dir(fixture.apply_fixture.path("elsewhere")).expect("made");
     let with = |directory: &str| format!("{plain}[store]\ndirectory = \"{directory}\"\n[ledger]\nwitness = \"elsewhere/witness\"\n");
-    fixture.stage.write_private("one.toml", &with("state"));
-    fixture.stage.write_private("two.toml", &with("fork"));
+    fixture.apply_fixture.write_private("one.toml", &with("state"));
+    fixture.apply_fixture.write_private("two.toml", &with("fork"));
     fixture.run_expecting(&["ledger", "resync", "--reason", "a new witness", "--config", "one.toml"], 0);
     fixture.copy_state_to("fork");
     fixture
@@ -32,7 +32,7 @@ fn add_witness(fixture: EvidenceFixture) -> EvidenceFixture {
 
 fn spawn_hold(fixture: &EvidenceFixture, config: &str, vmid: &str) -> Child {
     let arguments = ["hold", "lab", vmid, "--reason", "at once", "--config", config];
-    fixture.stage.converger(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+    fixture.apply_fixture.converger(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
 }
 
 /// Checks that one process succeeds and the witness stops the other one; returns the output of both.
@@ -56,12 +56,13 @@ fn one_of_two_concurrently_written_copies_is_refused() {
     let before = ledger_size(&evidence_fixture.state_directory());
     let lock_file = fs::File::options()
         .write(true)
-        .open(evidence_fixture.stage.path("elsewhere/witness.lock"))
+        .open(evidence_fixture.apply_fixture.path("elsewhere/witness.lock"))
         .expect("there since the witness was told");
     lock_file.lock().expect("nobody has it");
     let children = [spawn_hold(&evidence_fixture, "one.toml", "101"), spawn_hold(&evidence_fixture, "two.toml", "102")];
     let started = Instant::now();
-    while [evidence_fixture.state_directory(), evidence_fixture.stage.path("fork")].iter().any(|state| ledger_size(state) == before) {
+    while [evidence_fixture.state_directory(), evidence_fixture.apply_fixture.path("fork")].iter().any(|state| ledger_size(state) == before)
+    {
         assert!(started.elapsed() < TEST_TIMEOUT, "both write before they tell the witness");
         std::thread::yield_now();
     }
@@ -84,25 +85,27 @@ fn one_of_two_concurrent_applies_on_copies_is_refused_before_it_sends() {
     fixture.run_expecting(&["hold", "lab", "103", "--reason", "so that there is a ledger"], 0);
     let mut fixture = add_witness(fixture);
     let before = ledger_size(&fixture.state_directory());
-    let confirmed = fixture.stage.confirm_arguments();
-    drop(fixture.stage.take_sent());
-    let lock_file =
-        fs::File::options().write(true).open(fixture.stage.path("elsewhere/witness.lock")).expect("there since the witness was told");
+    let confirmed = fixture.apply_fixture.confirm_arguments();
+    drop(fixture.apply_fixture.take_sent());
+    let lock_file = fs::File::options()
+        .write(true)
+        .open(fixture.apply_fixture.path("elsewhere/witness.lock"))
+        .expect("there since the witness was told");
     lock_file.lock().expect("nobody has it");
     let applying = |config: &str| {
         let arguments: Vec<&str> = confirmed.iter().map(String::as_str).chain(["--config", config, "--json"]).collect();
-        fixture.stage.converger(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+        fixture.apply_fixture.converger(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
     };
     let children = ["one.toml", "two.toml"].map(applying);
     let started = Instant::now();
     let is_admitted = |state: &Path| ledger_size(state) >= before + 4;
-    while !is_admitted(&fixture.state_directory()) || !is_admitted(&fixture.stage.path("fork")) {
+    while !is_admitted(&fixture.state_directory()) || !is_admitted(&fixture.apply_fixture.path("fork")) {
         assert!(started.elapsed() < TEST_TIMEOUT, "both are admitted before they tell the witness");
         std::thread::yield_now();
     }
     lock_file.unlock().expect("given back");
     let outputs = check_one_refused(children);
-    let mut sent = fixture.stage.take_sent();
+    let mut sent = fixture.apply_fixture.take_sent();
     sent.sort();
     assert_eq!(sent, ["101 start", "102 start"], "each once: {outputs:?}");
 }
@@ -112,18 +115,18 @@ fn one_of_two_concurrent_applies_on_copies_is_refused_before_it_sends() {
 fn kill_while_creating_the_witness_blocks_nothing() {
     for nth in 1..=2 {
         let fixture = EvidenceFixture::new();
-        let plain = fs::read_to_string(fixture.stage.path("converger.toml")).expect("there");
-        fs::create_dir(fixture.stage.path("elsewhere")).expect("made");
-        fixture.stage.write_private("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
+        let plain = fs::read_to_string(fixture.apply_fixture.path("converger.toml")).expect("there");
+        fs::create_dir(fixture.apply_fixture.path("elsewhere")).expect("made");
+        fixture.apply_fixture.write_private("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
         let (inject, program) = (format!("inject=linkat:signal=KILL:when={nth}"), env!("CARGO_BIN_EXE_converger"));
         let hold = [program, "hold", "lab", "103", "--reason", "first"];
         let arguments = [&["-f", "-qq", "-o", "strace", "-e", "trace=linkat", "-e", &inject][..], &hold].concat();
         let output: CommandOutput =
-            fixture.stage.command("strace", &arguments).output().expect("strace is installed (`cargo xtask ci tools`)").into();
+            fixture.apply_fixture.command("strace", &arguments).output().expect("strace is installed (`cargo xtask ci tools`)").into();
         assert_eq!(output.code, None, "killed at linkat {nth}: {output:?}");
         fixture.run_expecting(&["hold", "lab", "102", "--reason", "second"], 0);
         assert!(
-            fs::read_to_string(fixture.stage.path("elsewhere/witness")).expect("told").contains("\n4\n"),
+            fs::read_to_string(fixture.apply_fixture.path("elsewhere/witness")).expect("told").contains("\n4\n"),
             "a binding, two holds and a key"
         );
         fixture.run_expecting(&["verify"], 0);
@@ -134,9 +137,9 @@ fn kill_while_creating_the_witness_blocks_nothing() {
 #[test]
 fn witness_is_never_overwritten() {
     let evidence_fixture = fixture_with_witness();
-    let plain = fs::read_to_string(evidence_fixture.stage.path("one.toml")).expect("there");
-    evidence_fixture.stage.write_private("converger.toml", &plain);
-    let before = fs::read(evidence_fixture.stage.path("elsewhere/witness")).expect("told");
+    let plain = fs::read_to_string(evidence_fixture.apply_fixture.path("one.toml")).expect("there");
+    evidence_fixture.apply_fixture.write_private("converger.toml", &plain);
+    let before = fs::read(evidence_fixture.apply_fixture.path("elsewhere/witness")).expect("told");
     for out in ["elsewhere/witness", "elsewhere/../elsewhere/witness", "elsewhere/witness.lock"] {
         for arguments in
             [&["plan", "desired.yaml"][..], &["observe", "desired.yaml"], &["apply", "desired.yaml"], &["ledger", "prove", "0"]]
@@ -144,22 +147,23 @@ fn witness_is_never_overwritten() {
             evidence_fixture.check_fails(&[arguments, &["--out", out]].concat(), 2, "it is the witness of the ledger");
         }
     }
-    assert_eq!(fs::read(evidence_fixture.stage.path("elsewhere/witness")).expect("there"), before);
+    assert_eq!(fs::read(evidence_fixture.apply_fixture.path("elsewhere/witness")).expect("there"), before);
 }
 
 /// A configured witness file that is not a witness is reported as such, and not as a lost ledger.
 #[test]
 fn file_that_is_no_witness_is_reported_as_such() {
     let fixture = EvidenceFixture::new();
-    let plain = fs::read_to_string(fixture.stage.path("converger.toml")).expect("there");
-    let named = |witness: &str| fixture.stage.write_private("converger.toml", &format!("{plain}[ledger]\nwitness = \"{witness}\"\n"));
+    let plain = fs::read_to_string(fixture.apply_fixture.path("converger.toml")).expect("there");
+    let named =
+        |witness: &str| fixture.apply_fixture.write_private("converger.toml", &format!("{plain}[ledger]\nwitness = \"{witness}\"\n"));
     named("");
     fixture.check_fails(&["hold", "lab", "103", "--reason", "x"], 2, "`witness` in `[ledger]` is empty");
     named("desired.yaml");
     fixture.check_broken(&["hold", "lab", "103", "--reason", "x"], "the file named as `witness` is not a checkpoint");
-    fixture.stage.write_private("converger.toml", &plain);
+    fixture.apply_fixture.write_private("converger.toml", &plain);
     let output: CommandOutput =
-        fixture.stage.converger(&["ledger", "tail"]).env("STATE_DIRECTORY", "/a:/b").output().expect("it starts").into();
+        fixture.apply_fixture.converger(&["ledger", "tail"]).env("STATE_DIRECTORY", "/a:/b").output().expect("it starts").into();
     assert!(output.code == Some(2) && output.err.contains("STATE_DIRECTORY names several directories"), "{output:?}");
 }
 
@@ -174,8 +178,8 @@ fn exactly_one_of_two_copies_continues_in_any_order() {
         let (from, to) = if outputs[0].code == Some(0) { ("state", "fork") } else { ("fork", "state") };
         let (won, vmid) = if from == "state" { ("one.toml", "101") } else { ("two.toml", "102") };
         evidence_fixture.run_expecting(&["release", "lab", vmid, "--config", won], 0);
-        fs::remove_dir_all(evidence_fixture.stage.path(to)).expect("removed");
-        crate::fixture::copy_state(&evidence_fixture.stage.path(from), &evidence_fixture.stage.path(to));
+        fs::remove_dir_all(evidence_fixture.apply_fixture.path(to)).expect("removed");
+        crate::fixture::copy_state(&evidence_fixture.apply_fixture.path(from), &evidence_fixture.apply_fixture.path(to));
     }
 }
 
@@ -187,7 +191,7 @@ fn checkpoint_given_up_by_resync_names_who_and_why() {
     let older = evidence_fixture.copy_state_to("older");
     evidence_fixture.run_expecting(&["hold", "lab", "101", "--reason", "it will be lost", "--config", "one.toml"], 0);
     let seen = evidence_fixture.run_expecting(&["ledger", "checkpoint", "--config", "one.toml"], 0);
-    evidence_fixture.stage.write_private("seen", &seen);
+    evidence_fixture.apply_fixture.write_private("seen", &seen);
     evidence_fixture.run_expecting(&["ledger", "export", "given", "--config", "one.toml"], 0);
     evidence_fixture.restore_state(&older);
     evidence_fixture.run_expecting(&["ledger", "resync", "--reason", "the disk was lost", "--config", "one.toml"], 0);
@@ -214,7 +218,7 @@ fn attests_a_store_larger_than_memory() {
     file.set_len(3 << 30).expect("a hole");
     drop(file);
     evidence_fixture.run_expecting(&["hold", "lab", "101", "--reason", "so large", "--config", "one.toml"], 0);
-    let checkpoint_bytes = fs::read(evidence_fixture.stage.path("elsewhere/witness")).expect("there");
+    let checkpoint_bytes = fs::read(evidence_fixture.apply_fixture.path("elsewhere/witness")).expect("there");
     let checkpoint = converger_ledger::Checkpoint::parse_unverified(&checkpoint_bytes).expect("a checkpoint");
     assert_eq!((ledger_size(&evidence_fixture.state_directory()), checkpoint.size), (before + 1, before + 1));
 }

@@ -33,7 +33,7 @@ fn exported_fixture() -> (EvidenceFixture, ExportFiles, String, u64) {
 #[track_caller]
 fn check_detected(fixture: &EvidenceFixture, key: &str, what: &str, files: &ExportFiles, expected: &str) {
     assert!(accept_export(files, key).is_err(), "{what}: strangers accept it");
-    files.write(&fixture.stage.path("changed"));
+    files.write(&fixture.apply_fixture.path("changed"));
     fixture.check_broken(&["verify", "changed"], expected);
     let output = fixture.run(&["verify", "changed", "--key", key]);
     assert_eq!(output.code, Some(6), "{what}: {output:?}");
@@ -75,10 +75,12 @@ fn independent_verifier_accepts_receipts_and_rejects_changed_ones() {
         let proof: Vec<_> = parsed.proof.iter().map(|hash| tlog_tiles::Hash(hash.0)).collect();
         let leaf = tlog_tiles::record_hash(&accepted.entries[usize::try_from(index).expect("small")]);
         tlog_tiles::check_record(&proof, size, accepted.root, index, leaf).expect("strangers accept it");
-        fixture.stage.write_private("receipt.txt", &receipt);
+        fixture.apply_fixture.write_private("receipt.txt", &receipt);
         let output = fixture.run_expecting(&["verify", "receipt.txt", "--key", &key], 0);
         assert!(output.contains(&format!("proves entry {index} of")), "{output}");
-        fixture.stage.write_private("receipt.txt", &receipt.replacen(&format!("index {index}"), &format!("index {}", index ^ 1), 1));
+        fixture
+            .apply_fixture
+            .write_private("receipt.txt", &receipt.replacen(&format!("index {index}"), &format!("index {}", index ^ 1), 1));
         fixture.check_broken(&["verify", "receipt.txt", "--key", &key], "receipt.txt proves nothing: ");
         fixture.check_broken(&["verify", "receipt.txt", "--key", &foreign_signer().verifier().to_string()], "receipt.txt proves nothing: ");
     }
@@ -88,13 +90,13 @@ fn independent_verifier_accepts_receipts_and_rejects_changed_ones() {
 #[test]
 fn export_follows_no_link() {
     let fixture = EvidenceFixture::with_short_history();
-    std::fs::create_dir(fixture.stage.path("outside")).expect("made");
+    std::fs::create_dir(fixture.apply_fixture.path("outside")).expect("made");
     for link in ["blob/sha256", "tile/entries", "tile/0"] {
-        let target = fixture.stage.path("linked");
+        let target = fixture.apply_fixture.path("linked");
         std::fs::create_dir_all(target.join(link).parent().expect("a room")).expect("made");
-        std::os::unix::fs::symlink(fixture.stage.path("outside"), target.join(link)).expect("linked");
+        std::os::unix::fs::symlink(fixture.apply_fixture.path("outside"), target.join(link)).expect("linked");
         fixture.check_fails(&["ledger", "export", "linked"], 2, "is a link that leads out of the export");
-        assert_eq!(std::fs::read_dir(fixture.stage.path("outside")).expect("there").count(), 0, "{link}");
+        assert_eq!(std::fs::read_dir(fixture.apply_fixture.path("outside")).expect("there").count(), 0, "{link}");
         std::fs::remove_dir_all(target).expect("removed");
     }
 }
@@ -140,7 +142,7 @@ fn detects_a_flipped_bit_in_each_kind_of_file() {
     for (name, at, expected) in cases {
         let changed = flip_bit(&files, &name, at);
         assert!(accept_export(&changed, &key).is_err(), "{name}, byte {at}: strangers accept it");
-        changed.write(&fixture.stage.path("changed"));
+        changed.write(&fixture.apply_fixture.path("changed"));
         fixture.check_broken(&["verify", "changed"], &expected);
         // With `--key`, the key file of the export is not read.
         let code = if name == "log.vkey" { 0 } else { 6 };
@@ -179,7 +181,7 @@ fn detects_a_truncated_or_removed_file_with_its_path() {
     let mut changed = files.clone();
     let blob = changed.first_below("blob/");
     changed.0.remove(&blob);
-    changed.write(&fixture.stage.path("changed"));
+    changed.write(&fixture.apply_fixture.path("changed"));
     let digest = blob.replacen("blob/sha256/", "sha256:", 1);
     fixture.check_broken(&["verify", "changed"], &format!("names {digest}, which is not stored, and no entry says that it was pruned"));
     let mut changed = files.clone();
@@ -283,12 +285,14 @@ fn reports_an_older_checkpoint_in_an_extended_export() {
     fixture.run_expecting(&["hold", "lab", "101", "--reason", "a look"], 0);
     let mut extended = ExportFiles::read(&fixture.export_to("export"));
     *extended.file_mut("checkpoint") = files.0["checkpoint"].clone();
-    extended.write(&fixture.stage.path("changed"));
+    extended.write(&fixture.apply_fixture.path("changed"));
     let output = fixture.run_expecting(&["verify", "changed", "--key", &key], 0);
     assert!(output.contains(&format!("{size} entries")), "{output}");
     assert!(output.contains("it contains files of a longer log"), "{output}");
     // With the later checkpoint, the truncation is detected without such a note.
-    fixture.stage.write_private("seen", &String::from_utf8_lossy(&fs::read(fixture.stage.path("export/checkpoint")).expect("there")));
+    fixture
+        .apply_fixture
+        .write_private("seen", &String::from_utf8_lossy(&fs::read(fixture.apply_fixture.path("export/checkpoint")).expect("there")));
     let cut = format!("seen covers {} entries, and there are {size}: the ledger was cut, or restored from an older copy", size + 1);
     fixture.check_broken(&["verify", "changed", "--key", &key, "--since", "seen"], &cut);
     let output = fixture.run_expecting(&["verify", "export", "--key", &key], 0);
@@ -306,7 +310,7 @@ fn detects_two_heads_of_one_size() {
     fixture.run_expecting(&["hold", "lab", "101", "--reason", "other"], 0);
     let differ = format!("export and the ledger differ within their first {} entries", size + 1);
     fixture.check_broken(&["ledger", "export", "export"], &differ);
-    assert_eq!(ExportFiles::read(&fixture.stage.path("export")), one, "nothing is written over it");
+    assert_eq!(ExportFiles::read(&fixture.apply_fixture.path("export")), one, "nothing is written over it");
     let other = ExportFiles::read(&fixture.export_to("other"));
     let (head, other_log) = (accept_export(&one, &key).expect("accepted"), accept_export(&other, &key).expect("accepted"));
     assert_eq!((head.size, other_log.size), (size + 1, size + 1));
@@ -324,9 +328,9 @@ fn detects_two_heads_of_one_size() {
 fn witness_detects_another_head_of_the_same_size() {
     let fixture = EvidenceFixture::with_short_history();
     fixture.key();
-    let plain = fs::read_to_string(fixture.stage.path("converger.toml")).expect("there");
-    fs::create_dir(fixture.stage.path("elsewhere")).expect("made");
-    fixture.stage.write_private("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
+    let plain = fs::read_to_string(fixture.apply_fixture.path("converger.toml")).expect("there");
+    fs::create_dir(fixture.apply_fixture.path("elsewhere")).expect("made");
+    fixture.apply_fixture.write_private("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
     fixture.run_expecting(&["ledger", "resync", "--reason", "a new witness"], 0);
     let fork = fixture.copy_state_to("fork");
     fixture.run_expecting(&["hold", "lab", "101", "--reason", "one"], 0);
@@ -336,9 +340,9 @@ fn witness_detects_another_head_of_the_same_size() {
     for arguments in [&["verify"][..], &["hold", "lab", "102", "--reason", "x"], &["apply", "desired.yaml"], &["thaw", "lab"]] {
         fixture.check_broken(arguments, &shorter);
     }
-    fixture.stage.write_private("converger.toml", &plain);
+    fixture.apply_fixture.write_private("converger.toml", &plain);
     fixture.run_expecting(&["hold", "lab", "101", "--reason", "other"], 0);
-    fixture.stage.write_private("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
+    fixture.apply_fixture.write_private("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
     let other = format!("is not the one that the witness has seen: they differ in the first {size} entries");
     for arguments in
         [&["verify"][..], &["hold", "lab", "102", "--reason", "x"], &["apply", "desired.yaml"], &["freeze", "lab", "--reason", "x"]]
@@ -356,7 +360,7 @@ fn detects_a_replaced_key() {
     let mut replaced = files.clone();
     *replaced.file_mut("log.vkey") = format!("{}\n", other.verifier()).into_bytes();
     assert!(accept_export(&replaced, &key).is_err());
-    replaced.write(&fixture.stage.path("changed"));
+    replaced.write(&fixture.apply_fixture.path("changed"));
     fixture.check_broken(&["verify", "changed"], "checkpoint: ");
     let output = fixture.run_expecting(&["verify", "changed", "--key", &key], 0);
     assert!(output.contains("the key in the export is not the one that signed it"), "{output}");
@@ -381,10 +385,10 @@ fn detects_an_unreferenced_blob_and_a_wrong_digest() {
     ] {
         let mut more = files.clone();
         more.0.insert(name, b"nobody's".to_vec());
-        more.write(&fixture.stage.path("changed"));
+        more.write(&fixture.apply_fixture.path("changed"));
         fixture.check_broken(&["verify", "changed", "--key", &key], &expected);
     }
-    files.write(&fixture.stage.path("changed"));
+    files.write(&fixture.apply_fixture.path("changed"));
     fixture.run_expecting(&["verify", "changed", "--key", &key], 0);
 }
 
@@ -412,8 +416,8 @@ fn detects_a_pipe_or_directory_in_place_of_a_file() {
     let (fixture, files, key, _) = exported_fixture();
     let tile = files.0.keys().find(|path| path.starts_with("tile/entries/")).expect("entries").clone();
     for path in [tile, "checkpoint".to_owned()] {
-        files.write(&fixture.stage.path("changed"));
-        let changed_path = fixture.stage.path("changed").join(&path);
+        files.write(&fixture.apply_fixture.path("changed"));
+        let changed_path = fixture.apply_fixture.path("changed").join(&path);
         std::fs::remove_file(&changed_path).expect("removed");
         rustix::fs::mknodat(rustix::fs::CWD, &changed_path, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
         fixture.check_broken(&["verify", "changed", "--key", &key], &format!("{path} is not a regular file"));

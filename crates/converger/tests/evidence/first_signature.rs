@@ -9,7 +9,7 @@ use crate::fixture::{CommandOutput, EvidenceFixture};
 const ROUNDS: usize = 24;
 
 fn spawn_key_command(fixture: &EvidenceFixture) -> Child {
-    fixture.stage.converger(&["ledger", "key"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+    fixture.apply_fixture.converger(&["ledger", "key"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
 }
 
 #[test]

@@ -49,7 +49,7 @@ impl From<Output> for CommandOutput {
 
 /// A lab with a history.
 pub(crate) struct EvidenceFixture {
-    pub(crate) stage: ApplyFixture,
+    pub(crate) apply_fixture: ApplyFixture,
 }
 
 impl EvidenceFixture {
@@ -61,7 +61,7 @@ impl EvidenceFixture {
             .map(|own| format!("  - {{ vmid: {}, kind: qemu, name: gone-{own}, state: running }}\n", 1000 + own))
             .collect();
         apply_fixture.write_private("missing.yaml", &format!("{DESIRED_HEAD}{missing}"));
-        Self { stage: apply_fixture }
+        Self { apply_fixture }
     }
 
     /// A few decisions of every sort that people can cause, and one apply that is carried out.
@@ -87,12 +87,12 @@ impl EvidenceFixture {
 
     /// Applies the declared state.
     pub(crate) fn apply_desired(&self) {
-        let arguments = self.stage.confirm_arguments();
+        let arguments = self.apply_fixture.confirm_arguments();
         self.run_expecting(&arguments.iter().map(String::as_str).collect::<Vec<_>>(), 0);
     }
 
     pub(crate) fn run(&self, arguments: &[&str]) -> CommandOutput {
-        self.stage.converger(arguments).output().expect("it starts").into()
+        self.apply_fixture.converger(arguments).output().expect("it starts").into()
     }
 
     /// Runs a command that must end with this code; returns its output.
@@ -121,7 +121,7 @@ impl EvidenceFixture {
     /// Exports the current record to a directory of this name.
     pub(crate) fn export_to(&self, name: &str) -> PathBuf {
         self.run_expecting(&["ledger", "export", name], 0);
-        self.stage.path(name)
+        self.apply_fixture.path(name)
     }
 
     /// The public key of the ledger.
@@ -136,12 +136,12 @@ impl EvidenceFixture {
     }
 
     pub(crate) fn state_directory(&self) -> PathBuf {
-        self.stage.path("state")
+        self.apply_fixture.path("state")
     }
 
     /// Copies the current state.
     pub(crate) fn copy_state_to(&self, name: &str) -> PathBuf {
-        let copy = self.stage.path(name);
+        let copy = self.apply_fixture.path(name);
         copy_state(&self.state_directory(), &copy);
         copy
     }

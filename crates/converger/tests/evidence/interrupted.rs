@@ -20,7 +20,7 @@ fn is_killed(fixture: &EvidenceFixture, directory: &str, call: &str, nth: u64) -
     let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
     let program = env!("CARGO_BIN_EXE_converger");
     let arguments = ["-f", "-qq", "-o", "strace", "-e", &trace, "-e", &inject, program, "ledger", "export", directory];
-    let strace_output = fixture.stage.command("strace", &arguments).output().expect("strace is installed (`cargo xtask ci tools`)");
+    let strace_output = fixture.apply_fixture.command("strace", &arguments).output().expect("strace is installed (`cargo xtask ci tools`)");
     match CommandOutput::from(strace_output) {
         CommandOutput { code: Some(0), .. } => false,
         CommandOutput { code: None, .. } => true,
@@ -37,7 +37,7 @@ fn kill_at_each_call(
     let mut ends = BTreeMap::new();
     for call in CALLS {
         for nth in 1..CALLS_MAX {
-            let target = fixture.stage.path("target");
+            let target = fixture.apply_fixture.path("target");
             match before {
                 Some(before) => ExportFiles::read(before).write(&target),
                 None => drop(fs::remove_dir_all(&target)),
@@ -69,8 +69,8 @@ fn export_killed_at_any_write_is_the_old_or_the_new_one() {
     assert!(now / 256 > size / 256, "a tile became full between {size} and {now}");
     let judge = |what: &str| {
         let output = fixture.run_expecting(&["verify", "target", "--key", &key], 0);
-        let accepted =
-            accept_export(&ExportFiles::read(&fixture.stage.path("target")), &key).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let accepted = accept_export(&ExportFiles::read(&fixture.apply_fixture.path("target")), &key)
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
         assert!(output.contains(&format!("{} entries", accepted.size)), "{what}: {output}");
         if accepted.size == size {
             "old"

@@ -34,14 +34,14 @@ fn refuses_to_replace_a_file_of_another_kind_unless_told_to() {
     let fixture = EvidenceFixture::with_short_history();
     for (command, code) in writers(&fixture) {
         let output_path = "out.yaml";
-        fixture.stage.write_private(output_path, NOTES);
+        fixture.apply_fixture.write_private(output_path, NOTES);
         let output = run(&fixture, &command, &[output_path]);
         assert_eq!(output.code, Some(2), "{command:?}: {output:?}");
         assert!(output.err.contains("error[file-taken]") && output.err.contains("`--overwrite`"), "{command:?}: {output:?}");
-        assert_eq!(fs::read_to_string(fixture.stage.path(output_path)).expect("there"), NOTES, "{command:?}");
+        assert_eq!(fs::read_to_string(fixture.apply_fixture.path(output_path)).expect("there"), NOTES, "{command:?}");
         let output = run(&fixture, &command, &[output_path, "--overwrite"]);
         assert_eq!(output.code, Some(code), "{command:?}: {output:?}");
-        assert_ne!(fs::read_to_string(fixture.stage.path(output_path)).expect("there"), NOTES, "{command:?}");
+        assert_ne!(fs::read_to_string(fixture.apply_fixture.path(output_path)).expect("there"), NOTES, "{command:?}");
         if command[0] != "init" {
             let output = run(&fixture, &command, &[output_path]);
             assert_eq!(output.code, Some(code), "what it wrote itself is replaced: {command:?}: {output:?}");
@@ -54,18 +54,21 @@ fn refuses_to_replace_a_file_of_another_kind_behind_a_link() {
     let fixture = EvidenceFixture::with_short_history();
     for (command, code) in writers(&fixture) {
         for name in ["theirs", "link.yaml"] {
-            let _ = fs::remove_file(fixture.stage.path(name));
+            let _ = fs::remove_file(fixture.apply_fixture.path(name));
         }
-        fixture.stage.write_private("theirs", NOTES);
-        symlink("theirs", fixture.stage.path("link.yaml")).expect("linked");
+        fixture.apply_fixture.write_private("theirs", NOTES);
+        symlink("theirs", fixture.apply_fixture.path("link.yaml")).expect("linked");
         let output = run(&fixture, &command, &["link.yaml"]);
         assert_eq!(output.code, Some(2), "{command:?}: {output:?}");
         assert!(output.err.contains("error[file-taken]"), "{command:?}: {output:?}");
-        assert_eq!(fs::read_to_string(fixture.stage.path("theirs")).expect("there"), NOTES, "{command:?}");
+        assert_eq!(fs::read_to_string(fixture.apply_fixture.path("theirs")).expect("there"), NOTES, "{command:?}");
         // The file behind the link is replaced; the link stays.
         let output = run(&fixture, &command, &["link.yaml", "--overwrite"]);
         assert_eq!(output.code, Some(code), "{command:?}: {output:?}");
-        assert!(fixture.stage.path("link.yaml").is_symlink() && fs::read_to_string(fixture.stage.path("theirs")).expect("there") != NOTES);
+        assert!(
+            fixture.apply_fixture.path("link.yaml").is_symlink()
+                && fs::read_to_string(fixture.apply_fixture.path("theirs")).expect("there") != NOTES
+        );
     }
 }
 
@@ -73,10 +76,10 @@ fn refuses_to_replace_a_file_of_another_kind_behind_a_link() {
 #[test]
 fn apply_sends_nothing_if_its_result_cannot_be_written() {
     let mut fixture = EvidenceFixture::new();
-    fixture.stage.write_private("result.json", r#"{"schema":"somebody/1"}"#);
-    let arguments = fixture.stage.confirm_arguments();
+    fixture.apply_fixture.write_private("result.json", r#"{"schema":"somebody/1"}"#);
+    let arguments = fixture.apply_fixture.confirm_arguments();
     fixture.check_fails(&arguments.iter().map(String::as_str).collect::<Vec<_>>(), 2, "error[file-taken]: result.json is not replaced");
-    assert_eq!(fixture.stage.take_sent(), Vec::<String>::new());
+    assert_eq!(fixture.apply_fixture.take_sent(), Vec::<String>::new());
 }
 
 #[test]
@@ -103,18 +106,18 @@ fn killed_write_leaves_no_temporary_file() {
         let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
         let strace = ["-f", "-qq", "-o", "/dev/null", "-e", &trace, "-e", &inject, env!("CARGO_BIN_EXE_converger")];
         let output: CommandOutput =
-            fixture.stage.command("strace", &[&strace, arguments].concat()).output().expect("strace is installed").into();
+            fixture.apply_fixture.command("strace", &[&strace, arguments].concat()).output().expect("strace is installed").into();
         output.code.is_none()
     };
     let left = || {
-        let names = fs::read_dir(fixture.stage.directory.path()).expect("read").map(|file| file.expect("read").file_name());
+        let names = fs::read_dir(fixture.apply_fixture.directory.path()).expect("read").map(|file| file.expect("read").file_name());
         names.filter(|name| name.as_encoded_bytes().ends_with(b".tmp")).count()
     };
     let plan = ["plan", "desired.yaml"];
     for call in ["write", "fsync", "linkat", "/^rename"] {
         let mut points = 0;
         for nth in 1.. {
-            let _ = fs::remove_file(fixture.stage.path("plan.json"));
+            let _ = fs::remove_file(fixture.apply_fixture.path("plan.json"));
             if !killed(call, nth, &plan) {
                 break;
             }

@@ -26,7 +26,7 @@ fn entry_kind(proven: &ProvenEntry) -> &'static str {
 /// Checks that a receipt proves nothing, for this reason.
 #[track_caller]
 fn check_refused(fixture: &EvidenceFixture, key: &str, what: &str, bundle: &ReceiptBundle, expected: &str) {
-    fixture.stage.write_private("receipt.txt", &bundle.to_text());
+    fixture.apply_fixture.write_private("receipt.txt", &bundle.to_text());
     let output = fixture.run(&["verify", "receipt.txt", "--key", key]);
     assert_eq!((output.code, output.out.as_str()), (Some(6), ""), "{what}: {output:?}");
     assert!(output.err.contains(expected), "{what} must be told as `{expected}`: {output:?}");
@@ -44,7 +44,7 @@ fn operation_receipt_shows_the_operation_and_its_admission() {
         };
         (operation.run.as_str().to_owned(), operation.id.as_str().to_owned(), operation.plan.to_string())
     };
-    fixture.stage.write_private("receipt.txt", &bundle.to_text());
+    fixture.apply_fixture.write_private("receipt.txt", &bundle.to_text());
     // Verification needs nothing of the state directory.
     std::fs::remove_dir_all(fixture.state_directory()).expect("removed");
     let output = fixture.run_expecting(&["verify", "receipt.txt", "--key", &key], 0);
@@ -88,7 +88,7 @@ fn receipt_without_a_required_entry_is_refused() {
         let kind = entry_kind(&left.entries.remove(at));
         match expected(kind) {
             "" => {
-                fixture.stage.write_private("receipt.txt", &left.to_text());
+                fixture.apply_fixture.write_private("receipt.txt", &left.to_text());
                 let output = fixture.run_expecting(&["verify", "receipt.txt", "--key", &key], 0);
                 assert!(output.contains("note   a receipt proves its own entries"), "{kind}: {output}");
             }
@@ -167,7 +167,7 @@ fn rejects_a_repeated_line_in_a_receipt() {
     signed.checkpoint = format!("{}{signature}\n", signed.checkpoint);
     check_refused(&fixture, &key, "signed twice", &signed, " is a duplicate");
     let entry = fixture.run_expecting(&["ledger", "prove", "0"], 0);
-    fixture.stage.write_private("receipt.txt", &format!("{entry}{}\n", entry.lines().last().expect("a signature")));
+    fixture.apply_fixture.write_private("receipt.txt", &format!("{entry}{}\n", entry.lines().last().expect("a signature")));
     fixture.check_broken(&["verify", "receipt.txt", "--key", &key], " is a duplicate");
 }
 
@@ -175,7 +175,7 @@ fn rejects_a_repeated_line_in_a_receipt() {
 fn reports_changed_line_endings() {
     let (fixture, key, [bundle, _]) = fixture_with_receipts();
     for text in [bundle.to_text(), fixture.run_expecting(&["ledger", "prove", "0"], 0)] {
-        fixture.stage.write_private("receipt.txt", &text.replace('\n', "\r\n"));
+        fixture.apply_fixture.write_private("receipt.txt", &text.replace('\n', "\r\n"));
         fixture.check_broken(&["verify", "receipt.txt", "--key", &key], "receipt.txt: its line endings were changed");
     }
     let export = fixture.export_to("given");
@@ -190,7 +190,7 @@ fn rejects_the_receipt_of_another_operation() {
     let ids = ["ASC", "DESC"].map(|order| {
         DatabaseForger::open(&fixture.state_directory()).text(&format!("SELECT id FROM operations ORDER BY seq {order} LIMIT 1"))
     });
-    fixture.stage.write_private("receipt.txt", &bundle.to_text());
+    fixture.apply_fixture.write_private("receipt.txt", &bundle.to_text());
     let about = |id: &str| ["verify", "receipt.txt", "--key", &key, "--operation", id].map(str::to_owned);
     let join_arguments = |arguments: &[String]| arguments.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
     let run = |command_line: &str| fixture.run(&command_line.split(' ').collect::<Vec<_>>());
@@ -202,7 +202,7 @@ fn rejects_the_receipt_of_another_operation() {
     assert!(output.err.contains(&expected_error), "{output:?}");
     // A single entry of the operation, and one of another operation.
     for (index, code) in [(bundle.entries[7].index, 0), (0, 6)] {
-        fixture.stage.write_private("receipt.txt", &fixture.run_expecting(&["ledger", "prove", &index.to_string()], 0));
+        fixture.apply_fixture.write_private("receipt.txt", &fixture.run_expecting(&["ledger", "prove", &index.to_string()], 0));
         assert_eq!(run(&join_arguments(&about(&ids[0]))).code, Some(code), "entry {index}");
     }
     fixture.check_fails(&["verify", "--operation", &ids[0]], 2, "--operation");

@@ -65,25 +65,25 @@ fn replaces_a_lost_key_and_reports_which_key_attests_each_part() {
 #[test]
 fn checkpoint_from_before_a_rekey_is_still_extended() {
     let (fixture, _, secret) = bed();
-    fs::copy(fixture.stage.path("web/checkpoint"), fixture.stage.path("seen")).expect("copied");
+    fs::copy(fixture.apply_fixture.path("web/checkpoint"), fixture.apply_fixture.path("seen")).expect("copied");
     let new = rekey(&fixture, &[]);
     let output = fixture.run_expecting(&["verify", "--since", "seen"], 0);
     assert!(output.contains("no checkpoint of the old key") && output.contains(&format!("only the key {new} attests")), "{output}");
     fixture.export_to("web");
     fixture.run_expecting(&["verify", "web", "--key", &new, "--since", "seen"], 0);
     // The old key turns up, and an attacker signs later entries with it.
-    let checkpoint = fs::read(fixture.stage.path("web/checkpoint")).expect("there");
+    let checkpoint = fs::read(fixture.apply_fixture.path("web/checkpoint")).expect("there");
     let leaked = NoteSigner::parse(&secret).expect("a key");
     let forged = Checkpoint::parse_unverified(&checkpoint).expect("a checkpoint").sign(&leaked);
-    fixture.stage.write_private("seen", &forged);
+    fixture.apply_fixture.write_private("seen", &forged);
     fixture.check_broken(&["verify", "web", "--key", &new, "--since", "seen"], "seen: the note is not signed with this key");
-    let mut files = ExportFiles::read(&fixture.stage.path("web"));
+    let mut files = ExportFiles::read(&fixture.apply_fixture.path("web"));
     *files.file_mut("checkpoint") = forged.into_bytes();
-    files.write(&fixture.stage.path("changed"));
+    files.write(&fixture.apply_fixture.path("changed"));
     let expected = format!("the checkpoint is signed with {}, and the ledger records {new}", leaked.verifier());
     fixture.check_broken(&["verify", "changed", "--key", &leaked.verifier().to_string()], &expected);
     // The program does not sign with it either.
-    fixture.stage.write_private("state/ledger.key", &secret);
+    fixture.apply_fixture.write_private("state/ledger.key", &secret);
     fixture.check_broken(&["ledger", "checkpoint"], "ledger.key is not the key that the ledger names");
 }
 
@@ -110,11 +110,11 @@ fn rejects_the_checkpoint_of_another_ledger_as_evidence() {
     let (fixture, ..) = bed();
     let other = EvidenceFixture::with_short_history();
     other.export_to("web");
-    fixture.stage.write_private("other", &fs::read_to_string(other.stage.path("web/checkpoint")).expect("there"));
+    fixture.apply_fixture.write_private("other", &fs::read_to_string(other.apply_fixture.path("web/checkpoint")).expect("there"));
     let size = fixture.entry_count();
     fixture.check_broken(&["ledger", "rekey", "--reason", "x", "--checkpoint", "other"], "other: the note is not signed with this key");
     assert_eq!(fixture.entry_count(), size, "nothing was recorded");
-    fixture.stage.write_private("notes", "notes\n");
+    fixture.apply_fixture.write_private("notes", "notes\n");
     fixture.check_broken(&["ledger", "rekey", "--reason", "x", "--checkpoint", "notes"], "notes: this is not a signed note");
 }
 
@@ -128,7 +128,7 @@ fn killed_rekey_is_complete_or_has_no_effect() {
         let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
         let strace = ["-f", "-qq", "-o", "/dev/null", "-e", &trace, "-e", &inject, env!("CARGO_BIN_EXE_converger")];
         let arguments = [&strace[..], &["ledger", "rekey", "--reason", "the disk broke"]].concat();
-        let output: CommandOutput = fixture.stage.command("strace", &arguments).output().expect("strace is installed").into();
+        let output: CommandOutput = fixture.apply_fixture.command("strace", &arguments).output().expect("strace is installed").into();
         assert_eq!(output.code, None, "{call}: {output:?}");
         fixture.run_expecting(&["verify"], 0);
         let is_done = fixture.entry_count() > size;
@@ -147,13 +147,13 @@ fn killed_rekey_is_complete_or_has_no_effect() {
 #[test]
 fn witness_accepts_only_a_recorded_rekey() {
     let fixture = EvidenceFixture::new();
-    let plain = fs::read_to_string(fixture.stage.path("converger.toml")).expect("there");
-    fs::create_dir(fixture.stage.path("elsewhere")).expect("made");
-    fixture.stage.write_private("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
+    let plain = fs::read_to_string(fixture.apply_fixture.path("converger.toml")).expect("there");
+    fs::create_dir(fixture.apply_fixture.path("elsewhere")).expect("made");
+    fixture.apply_fixture.write_private("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
     fixture.run_expecting(&["hold", "lab", "103", "--reason", "first"], 0);
-    let witness = fixture.stage.path("elsewhere/witness");
+    let witness = fixture.apply_fixture.path("elsewhere/witness");
     let (old, seen) = (fixture.key(), fs::read_to_string(&witness).expect("told"));
-    copy_state(&fixture.state_directory(), &fixture.stage.path("copy"));
+    copy_state(&fixture.state_directory(), &fixture.apply_fixture.path("copy"));
     fs::remove_file(fixture.state_directory().join("ledger.key")).expect("removed");
     let new = rekey(&fixture, &[]);
     // The witness had seen the old key's last checkpoint, which is kept.
@@ -165,6 +165,6 @@ fn witness_accepts_only_a_recorded_rekey() {
     fixture.run_expecting(&["hold", "lab", "102", "--reason", "second"], 0);
     assert_eq!(fixture.key(), new);
     // The state from before the rekey does not know the new key and is not used.
-    fixture.restore_state(&fixture.stage.path("copy"));
+    fixture.restore_state(&fixture.apply_fixture.path("copy"));
     fixture.check_fails(&["hold", "lab", "101", "--reason", "third"], 6, "the witness");
 }

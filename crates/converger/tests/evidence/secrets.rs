@@ -22,7 +22,7 @@ const SECRET_FILES: [&str; 3] = ["secret", "wrong", "lab-credential"];
 
 /// A lab with the secret, and all output of the commands.
 struct SecretFixture {
-    stage: ApplyFixture,
+    apply_fixture: ApplyFixture,
     canaries: [SecretCanary; 2],
     command_count: usize,
     /// All output, for a secret that is created on the way.
@@ -49,12 +49,12 @@ impl SecretFixture {
         for (name, source) in sources {
             fixture.write_private(&format!("{name}.toml"), &config.replace("file = \"secret\"", source));
         }
-        Self { stage: fixture, canaries: [SECRET, WRONG_SECRET].map(SecretCanary::new), command_count: 0, output: Vec::new() }
+        Self { apply_fixture: fixture, canaries: [SECRET, WRONG_SECRET].map(SecretCanary::new), command_count: 0, output: Vec::new() }
     }
 
     fn program(&self, arguments: &[&str]) -> Command {
-        let mut program = self.stage.converger(arguments);
-        program.env("PVE_SECRET", SECRET).env("CREDENTIALS_DIRECTORY", self.stage.path("credentials"));
+        let mut program = self.apply_fixture.converger(arguments);
+        program.env("PVE_SECRET", SECRET).env("CREDENTIALS_DIRECTORY", self.apply_fixture.path("credentials"));
         program
     }
 
@@ -91,14 +91,14 @@ impl SecretFixture {
     fn check_files(&self, without: &[&str]) {
         let without = [&SECRET_FILES[..], without].concat();
         let found: Vec<String> =
-            self.canaries.iter().flat_map(|canary| canary.find_in_files(self.stage.directory.path(), &without)).collect();
+            self.canaries.iter().flat_map(|canary| canary.find_in_files(self.apply_fixture.directory.path(), &without)).collect();
         assert_eq!(found, Vec::<String>::new());
     }
 }
 
 /// Checks that the signing key, in both encodings, occurs in its own file and nowhere else.
 fn check_key(watched: &SecretFixture) {
-    let text = fs::read_to_string(watched.stage.path("state/ledger.key")).expect("a key");
+    let text = fs::read_to_string(watched.apply_fixture.path("state/ledger.key")).expect("a key");
     let written = text.trim_end().splitn(5, '+').last().expect("a key").to_owned();
     let bytes = STANDARD.decode(&written).expect("base64");
     // The first byte is the type of the key.
@@ -107,7 +107,7 @@ fn check_key(watched: &SecretFixture) {
     for canary in [SecretCanary::new(written), SecretCanary::new(own)] {
         assert!(!canary.find_forms(text.as_bytes()).is_empty(), "it is found where it is");
         assert_eq!(canary.find_forms(&watched.output), Vec::<&str>::new(), "what was said");
-        assert_eq!(canary.find_in_files(watched.stage.directory.path(), &["ledger.key"]), Vec::<String>::new());
+        assert_eq!(canary.find_in_files(watched.apply_fixture.directory.path(), &["ledger.key"]), Vec::<String>::new());
     }
 }
 
@@ -182,7 +182,7 @@ fn c9_no_secret_is_printed_or_written() {
         "state/converger.db",
         "state/ledger.key",
     ] {
-        assert!(watched.stage.path(name).exists(), "{name} was looked through");
+        assert!(watched.apply_fixture.path(name).exists(), "{name} was looked through");
     }
     assert!(watched.command_count >= 50, "{}", watched.command_count);
 }
@@ -260,7 +260,7 @@ fn c9_wrong_secret_is_reported_without_it() {
 #[test]
 fn c9_secret_in_the_wrong_place_is_not_repeated() {
     let mut watched = SecretFixture::new("");
-    let config = fs::read_to_string(watched.stage.path("converger.toml")).expect("there");
+    let config = fs::read_to_string(watched.apply_fixture.path("converger.toml")).expect("there");
     let secret = "secret = { file = \"secret\" }";
     let mistakes = [
         config.replace(secret, &format!("secret = \"{SECRET}\"")),
@@ -274,7 +274,7 @@ fn c9_secret_in_the_wrong_place_is_not_repeated() {
     ];
     for text in mistakes {
         assert_ne!(text, config);
-        watched.stage.write_private("mistaken.toml", &text);
+        watched.apply_fixture.write_private("mistaken.toml", &text);
         for arguments in [
             &["audit", "desired.yaml"][..],
             &["apply", "desired.yaml"],
@@ -287,9 +287,9 @@ fn c9_secret_in_the_wrong_place_is_not_repeated() {
             assert!(matches!(output.code, Some(1 | 2)), "{arguments:?}: {output:?}\n{text}");
         }
     }
-    watched.stage.write_private("secret", &format!("PVEAPIToken=root@pam!lab={SECRET}\n"));
+    watched.apply_fixture.write_private("secret", &format!("PVEAPIToken=root@pam!lab={SECRET}\n"));
     watched.run_expecting(2, &["audit", "desired.yaml"]);
-    watched.stage.write_private("secret", &format!("{SECRET} {SECRET}\n"));
+    watched.apply_fixture.write_private("secret", &format!("{SECRET} {SECRET}\n"));
     watched.run_expecting(2, &["audit", "desired.yaml"]);
     watched.check_files(&["mistaken.toml"]);
 }

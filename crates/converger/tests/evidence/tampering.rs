@@ -156,7 +156,7 @@ fn detects_a_journal_mismatch_at_its_entry() {
 fn broken_record_is_reported_with_since_too() {
     let fixture = EvidenceFixture::with_short_history();
     let seen = fixture.run_expecting(&["ledger", "checkpoint"], 0);
-    fixture.stage.write_private("seen", &seen);
+    fixture.apply_fixture.write_private("seen", &seen);
     fixture.run_expecting(&["verify", "--since", "seen"], 0);
     let none = "UPDATE ledger_entries SET body = CAST('{}' AS BLOB), sum = row_sum(seq, CAST('{}' AS BLOB)) WHERE seq = 1";
     let cases = [("DELETE FROM ledger_entries WHERE seq = 1", "entry 0 is missing"), (none, "entry 0 is none that this program writes")];
@@ -171,7 +171,7 @@ fn broken_record_is_reported_with_since_too() {
         fs::remove_dir_all(whole).expect("removed");
     }
     // A changed checkpoint is not a checkpoint, whatever the state of the record.
-    fixture.stage.write_private("seen", &seen.replacen('\n', "\n1", 1));
+    fixture.apply_fixture.write_private("seen", &seen.replacen('\n', "\n1", 1));
     fixture.check_broken(&["verify", "--since", "seen"], "seen: ");
 }
 
@@ -288,9 +288,9 @@ fn detects_changed_hashes_and_heads() {
 fn earlier_checkpoint_detects_a_rewritten_log() {
     let fixture = EvidenceFixture::with_short_history();
     let export = fixture.export_to("export");
-    let plain = fs::read_to_string(fixture.stage.path("converger.toml")).expect("there");
-    fs::create_dir(fixture.stage.path("elsewhere")).expect("made");
-    fixture.stage.write_private("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
+    let plain = fs::read_to_string(fixture.apply_fixture.path("converger.toml")).expect("there");
+    fs::create_dir(fixture.apply_fixture.path("elsewhere")).expect("made");
+    fixture.apply_fixture.write_private("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
     fixture.run_expecting(&["ledger", "resync", "--reason", "a new witness"], 0);
     fixture.run_expecting(&["ledger", "export", &export.display().to_string()], 0);
     fixture.run_expecting(&["release", "lab", "103"], 0);
@@ -303,11 +303,11 @@ fn earlier_checkpoint_detects_a_rewritten_log() {
     drop(forger);
     fixture.check_broken(&["verify"], &format!("the witness has seen {size} entries of its ledger"));
     fixture.check_broken(&["ledger", "export", &export.display().to_string()], "the witness has seen ");
-    fixture.stage.write_private("converger.toml", &plain);
+    fixture.apply_fixture.write_private("converger.toml", &plain);
     fixture.check_broken(&["ledger", "export", &export.display().to_string()], "differ within their first ");
     // One more entry makes it as long as before.
     fixture.run_expecting(&["hold", "lab", "103", "--reason", "again"], 0);
-    fixture.stage.write_private("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
+    fixture.apply_fixture.write_private("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
     fixture.check_broken(&["verify"], &format!("they differ in the first {size} entries"));
     fixture.check_broken(&["apply", "desired.yaml"], &format!("they differ in the first {size} entries"));
 }
@@ -346,7 +346,7 @@ fn detects_a_replaced_removed_or_exposed_key() {
         check(1, &format!("and anyone who has it can sign (mode {mode:o})"));
     }
     put(&own);
-    assert!(!fixture.stage.path("out").exists(), "nothing was written");
+    assert!(!fixture.apply_fixture.path("out").exists(), "nothing was written");
     fixture.run_expecting(&["verify"], 0);
     fixture.run_expecting(&["verify", &export.display().to_string()], 0);
 }

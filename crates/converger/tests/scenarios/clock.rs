@@ -14,19 +14,19 @@ const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios/clock
 
 /// A shifted clock for one scenario.
 pub(crate) struct ShiftedClock {
-    room: TempDir,
+    directory: TempDir,
 }
 
 impl ShiftedClock {
     pub(crate) fn new() -> Result<Self, String> {
         compile_shim()?;
-        tempfile::tempdir().map(|directory| Self { room: directory }).map_err(|error| error.to_string())
+        tempfile::tempdir().map(|directory| Self { directory }).map_err(|error| error.to_string())
     }
 
     /// Sets the offset to this machine's clock in seconds.
     pub(crate) fn set(&self, seconds: i64) -> Result<(), String> {
         // Atomically, so that a concurrent reader sees the old or the new value.
-        let next = self.room.path().join("next");
+        let next = self.directory.path().join("next");
         let set = fs::write(&next, seconds.to_string()).and_then(|()| fs::rename(&next, self.offset_file()));
         set.map_err(|error| format!("clock: {error}"))
     }
@@ -38,7 +38,7 @@ impl ShiftedClock {
     }
 
     fn offset_file(&self) -> PathBuf {
-        self.room.path().join("seconds")
+        self.directory.path().join("seconds")
     }
 }
 

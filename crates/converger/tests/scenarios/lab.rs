@@ -29,7 +29,7 @@ pub(crate) fn parse_clock(text: Option<&str>) -> Result<ClockMode, String> {
 pub(crate) struct ScenarioLab {
     /// The prefix of its placeholders: empty, or `other:`.
     prefix: &'static str,
-    places: Vec<ServedNode>,
+    served_nodes: Vec<ServedNode>,
     fingerprint: String,
     authority: String,
     secrets: Vec<String>,
@@ -57,18 +57,7 @@ impl ScenarioLab {
         let options = ServerOptions { listen: SocketAddr::new(LOOPBACK, 0), clock, identity, watcher };
         let thread = thread::spawn(move || serve_lab(&spec, options, &lab_sender, end_receiver));
         let (served_nodes, world) = lab_receiver.recv().map_err(|error| error.to_string())??;
-        Ok(Self {
-            prefix,
-            places: served_nodes,
-            fingerprint,
-            authority,
-            secrets,
-            world,
-            violations,
-            now_ms,
-            end: Some(end),
-            thread: Some(thread),
-        })
+        Ok(Self { prefix, served_nodes, fingerprint, authority, secrets, world, violations, now_ms, end: Some(end), thread: Some(thread) })
     }
 
     /// The served world.
@@ -121,7 +110,7 @@ impl ScenarioLab {
         let key = |name: &str| format!("{{{}{name}}}", self.prefix);
         let mut all = BTreeMap::from([(key("fingerprint"), self.fingerprint.clone()), (key("ca"), self.authority_file())]);
         // The first node last, because it is also available without a name.
-        for served_node in self.places.iter().rev() {
+        for served_node in self.served_nodes.iter().rev() {
             let (url, port) = (format!("https://{}", served_node.address), served_node.address.port().to_string());
             for (name, value) in [("url", url), ("port", port)] {
                 all.insert(key(&format!("{name}:{}", served_node.node)), value.clone());
@@ -133,7 +122,8 @@ impl ScenarioLab {
 
     /// Values that differ from run to run, with their names in the transcript.
     pub(crate) fn volatile_values(&self) -> Vec<(String, String)> {
-        let ports = self.places.iter().map(|served_node| (served_node.address.port(), format!("{}{}", self.prefix, served_node.node)));
+        let ports =
+            self.served_nodes.iter().map(|served_node| (served_node.address.port(), format!("{}{}", self.prefix, served_node.node)));
         let addresses = ports.flat_map(|(port, name)| {
             [(format!("{LOOPBACK}:{port}"), format!("<{name}>")), (format!(":{port}"), format!(":<port of {name}>"))]
         });

@@ -258,14 +258,14 @@ pub(crate) fn draw_faults(
     undisturbed: FaultFreeRun,
 ) -> Vec<ScheduledFault> {
     let count = *rng.pick(&[0, 1, 1, 2, 2, 2, 3, 3, 4, 6]).unwrap_or(&1);
-    let nodes: Vec<&String> = simulation_setup.setting.nodes.keys().collect();
+    let nodes: Vec<&String> = simulation_setup.spec.nodes.keys().collect();
     let mut faults = Vec::new();
     for _ in 0..count.max(least) {
         let mut kind = *rng.pick(&FaultKind::ALL).unwrap_or(&FaultKind::LostAfter);
         while !is_possible(kind, simulation_setup, undisturbed) {
             kind = *rng.pick(&FaultKind::ALL).unwrap_or(&FaultKind::LostAfter);
         }
-        let guest = rng.pick(&simulation_setup.setting.guests);
+        let guest = rng.pick(&simulation_setup.spec.guests);
         faults.push(ScheduledFault {
             kind,
             trigger: draw_trigger(rng, kind, undisturbed),
@@ -302,7 +302,7 @@ fn is_possible(kind: FaultKind, simulation_setup: &SimulationSetup, undisturbed:
 /// A change that takes effect long after it was sent: one worker of its node is slow while the others soon respond again, and the sender
 /// dies.
 fn late_change_faults(rng: &mut Rng, simulation_setup: &SimulationSetup) -> Option<[ScheduledFault; 2]> {
-    let guest = rng.pick(&simulation_setup.setting.guests)?;
+    let guest = rng.pick(&simulation_setup.spec.guests)?;
     let slow = ScheduledFault {
         kind: FaultKind::VerySlowNode,
         trigger: FaultTrigger::BeforeSend,
@@ -319,8 +319,8 @@ fn late_change_faults(rng: &mut Rng, simulation_setup: &SimulationSetup) -> Opti
 /// What hardly ever comes about by itself: the node of a guest is gone between the plan and the check of its first step, a task of ours is killed, one is
 /// still at work when the next process asks for it, our token loses its privileges, and a guest is protected between the plan and the check.
 fn rare_faults(rng: &mut Rng, simulation_setup: &SimulationSetup) -> Option<Vec<ScheduledFault>> {
-    let entry = simulation_setup.setting.nodes.keys().next()?;
-    let guest = rng.pick(&simulation_setup.setting.guests)?;
+    let entry = simulation_setup.spec.nodes.keys().next()?;
+    let guest = rng.pick(&simulation_setup.spec.guests)?;
     let of =
         |kind, moment| ScheduledFault { vmid: guest.vmid, node: guest.node.clone(), heals_ms: None, ..ScheduledFault::at(kind, moment) };
     match rng.below(6) {
@@ -340,7 +340,7 @@ fn rare_faults(rng: &mut Rng, simulation_setup: &SimulationSetup) -> Option<Vec<
 /// report is only seen to be old by a reading that begins more than 30 s later: a process that lives takes its one reading before that.
 fn stale_report_faults(rng: &mut Rng, simulation_setup: &SimulationSetup) -> Option<[ScheduledFault; 2]> {
     let is_running = |guest: &&GuestSpec| guest.kind == converger_lab::LabGuestKind::Qemu && guest.state.as_deref() == Some("running");
-    let guest = simulation_setup.setting.guests.iter().find(is_running)?;
+    let guest = simulation_setup.spec.guests.iter().find(is_running)?;
     let kind = if rng.one_in(2) { FaultKind::StatdHung } else { FaultKind::StatdDown };
     let no_report = ScheduledFault::at(kind, FaultTrigger::Request(1));
     let no_report = ScheduledFault { vmid: guest.vmid, node: guest.node.clone(), heals_ms: None, ..no_report };
@@ -355,7 +355,7 @@ fn cannot_start_again(simulation_setup: &SimulationSetup) -> Option<ScheduledFau
             simulation_setup.wanted.get(&guest.vmid).is_some_and(|wanted| wanted.restarts && wanted.state != Some(RunState::Stopped));
         restarts && guest.kind == converger_lab::LabGuestKind::Qemu && guest.state.is_some() && !guest.ignores_shutdown
     };
-    let guest = simulation_setup.setting.guests.iter().find(is_restarted)?;
+    let guest = simulation_setup.spec.guests.iter().find(is_restarted)?;
     let few = ScheduledFault::at(FaultKind::FewCpus, FaultTrigger::BeforeSend);
     Some(ScheduledFault { vmid: guest.vmid, node: guest.node.clone(), heals_ms: None, ..few })
 }

@@ -45,7 +45,7 @@ pub(crate) struct RuleViolation {
 pub(crate) struct OracleCase {
     operation: Operation,
     /// The life in which it began.
-    life: u32,
+    process_number: u32,
     is_under_way: bool,
     is_recovered: bool,
     /// What was read in this life, and the truth at that time.
@@ -103,7 +103,7 @@ impl OracleCase {
 pub(crate) struct Oracle {
     wanted: BTreeMap<u32, WantedGuest>,
     cases: BTreeMap<OperationId, OracleCase>,
-    life: u32,
+    process_number: u32,
     is_stopped: bool,
     is_healed: bool,
     /// A run that stops at the first failure had one.
@@ -127,7 +127,7 @@ impl Oracle {
         Self {
             wanted,
             cases: BTreeMap::new(),
-            life: 0,
+            process_number: 0,
             is_stopped: false,
             is_healed: false,
             is_halted: false,
@@ -165,7 +165,7 @@ impl Oracle {
 
     /// A process starts; after a power loss, marks may be missing.
     pub(crate) fn on_process_start(&mut self, was_dark: bool) {
-        self.life += 1;
+        self.process_number += 1;
         (self.is_stopped, self.is_halted) = (false, false);
         (self.unwritten, self.is_unwritable) = (BTreeSet::new(), false);
         for case in self.cases.values_mut() {
@@ -180,7 +180,7 @@ impl Oracle {
     pub(crate) fn on_planned(&mut self, operation: &Operation) {
         let case = OracleCase {
             operation: operation.clone(),
-            life: self.life,
+            process_number: self.process_number,
             is_under_way: false,
             is_recovered: false,
             cluster: None,
@@ -529,7 +529,7 @@ impl OracleCase {
 
     /// The violation in a restart that is reported as not needed: the guest must run, with the new values in effect.
     fn check_needless_restart(&self, wanted: Option<&WantedGuest>) -> Option<(&'static str, String)> {
-        let truth_of = |snapshot: &Option<TruthSnapshot>| snapshot.as_ref().and_then(|snapshot| snapshot.truth.clone());
+        let truth_of = |snapshot: &Option<TruthSnapshot>| snapshot.as_ref().and_then(|snapshot| snapshot.guest.clone());
         let StepReason::RestartForConfig(fields) = &self.operation.step.reason else {
             return Some(("S17", "not needed, and it is no restart".into()));
         };
@@ -551,8 +551,8 @@ impl OracleCase {
 
     /// Whether the truth of what was read in this life shows that the change took effect.
     fn is_proven(&self, wanted: Option<&WantedGuest>) -> bool {
-        let status = self.status.as_ref().and_then(|snapshot| snapshot.truth.as_ref());
-        let config = self.config.as_ref().and_then(|snapshot| snapshot.truth.as_ref());
+        let status = self.status.as_ref().and_then(|snapshot| snapshot.guest.as_ref());
+        let config = self.config.as_ref().and_then(|snapshot| snapshot.guest.as_ref());
         let runs = |state: RunState| status.is_some_and(|truth| truth::runs_as(truth, state));
         match &self.operation.step.change {
             Change::ConfigSet(fields) => config.zip(wanted).is_some_and(|(truth, wanted)| truth::has_fields(truth, wanted, fields)),

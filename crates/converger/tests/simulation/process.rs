@@ -51,7 +51,7 @@ pub(crate) struct SimulatedProcess<'l> {
     pub(crate) stage: &'l mut SimulationStage,
     pub(crate) store: MemoryStore,
     pub(crate) oracle: &'l mut Oracle,
-    pub(crate) scene: &'l SimulationSetup,
+    pub(crate) setup: &'l SimulationSetup,
     pub(crate) bug: Option<PlantedBug>,
     skew_ms: i64,
     monotonic_clock: Cell<MonotonicClock>,
@@ -73,7 +73,7 @@ pub(crate) struct SimulatedProcess<'l> {
     fault: Option<(FaultKind, CommitFault)>,
     /// The last commit could not be written; the queue position at which the process learns of it.
     has_failed: bool,
-    told_failed: Option<(u64, u64)>,
+    failure_notice_at: Option<(u64, u64)>,
     /// A stop was requested and not noticed yet.
     is_drained: bool,
     /// There is no permit for the next change.
@@ -96,7 +96,7 @@ impl<'l> SimulatedProcess<'l> {
             stage,
             store,
             oracle,
-            scene: simulation_setup,
+            setup: simulation_setup,
             bug,
             skew_ms: 0,
             monotonic_clock: Cell::default(),
@@ -112,7 +112,7 @@ impl<'l> SimulatedProcess<'l> {
             asked_ms: 0,
             fault: None,
             has_failed: false,
-            told_failed: None,
+            failure_notice_at: None,
             is_drained: false,
             is_full: false,
             withheld: Vec::new(),
@@ -127,7 +127,7 @@ impl<'l> SimulatedProcess<'l> {
         }
         let ids: Vec<OperationId> = operations.iter().map(|(operation, _)| operation.id.clone()).collect();
         let options =
-            RunOptions { on_failure: planted_bugs::buggy_on_failure(self.bug, self.scene.on_failure), patience: self.scene.patience };
+            RunOptions { on_failure: planted_bugs::buggy_on_failure(self.bug, self.setup.on_failure), patience: self.setup.patience };
         let (_, effects) = self.run_machine.submit(operations, options, self.process_now_ms());
         self.apply_effects(effects)?;
         if self.bug == Some(PlantedBug::TwoAtOnce) {
@@ -140,7 +140,7 @@ impl<'l> SimulatedProcess<'l> {
 
     /// Recovers these operations by reading.
     pub(crate) fn recover_operations(&mut self, unsettled: Vec<OperationHistory>) -> Result<(), ProcessDied> {
-        let (patience, uptime) = (planted_bugs::buggy_patience(self.bug, self.scene.patience.for_startup()), self.stage.uptime());
+        let (patience, uptime) = (planted_bugs::buggy_patience(self.bug, self.setup.patience.for_startup()), self.stage.uptime());
         let (_, effects) = self.run_machine.recover(unsettled, patience, Some(&uptime), self.process_now_ms());
         self.apply_effects(effects)?;
         self.run_queue()
@@ -152,7 +152,7 @@ impl<'l> SimulatedProcess<'l> {
                 self.oracle.on_time_passed();
             }
             self.stage.advance_to(queue_key.0);
-            if self.told_failed.is_some_and(|failed_key| failed_key <= queue_key) {
+            if self.failure_notice_at.is_some_and(|failed_key| failed_key <= queue_key) {
                 self.oracle.on_write_failure_reported();
             }
             if std::mem::take(&mut self.is_drained) {
@@ -327,7 +327,7 @@ impl<'l> SimulatedProcess<'l> {
 
     fn strike_process(&mut self, scheduled_fault: &ScheduledFault) -> Result<(), ProcessDied> {
         self.stage.trace_line(format_args!("harm: {:?}", scheduled_fault.kind));
-        let environment = self.scene.desired.environment().clone();
+        let environment = self.setup.desired.environment().clone();
         let (by, reason, at_ms): (Box<str>, Box<str>, u64) = ("ann".into(), "maintenance".into(), self.stage.now_ms);
         let has_struck = match scheduled_fault.kind {
             FaultKind::CrashBefore | FaultKind::CrashAfter => {
@@ -404,7 +404,7 @@ impl<'l> SimulatedProcess<'l> {
         }
         self.schedule_event(self.stage.now_ms + 2, id, event);
         if std::mem::take(&mut self.has_failed) {
-            self.told_failed.get_or_insert((self.stage.now_ms + 2, self.event_count));
+            self.failure_notice_at.get_or_insert((self.stage.now_ms + 2, self.event_count));
         }
         Ok(())
     }

@@ -39,7 +39,7 @@ pub(crate) struct WantedGuest {
 
 /// A world before its first moment, with its declared state.
 pub(crate) struct SimulationSetup {
-    pub(crate) setting: WorldSpec,
+    pub(crate) spec: WorldSpec,
     pub(crate) desired: Arc<Desired>,
     pub(crate) rules: Arc<Rules>,
     pub(crate) wanted: BTreeMap<u32, WantedGuest>,
@@ -81,7 +81,7 @@ pub(crate) fn draw_setup(rng: &mut Rng) -> SimulationSetup {
         wishes.push(json);
     }
     SimulationSetup {
-        setting: spec,
+        spec,
         desired: Arc::new(parse_desired(&wishes)),
         rules: Arc::new(Rules::default()),
         wanted,
@@ -125,12 +125,12 @@ pub(crate) fn inverted_desired(simulation_setup: &SimulationSetup) -> Desired {
         (json["state"], json["stop"]) = (json!(state), json!("hard"));
         json
     };
-    parse_desired(&simulation_setup.setting.guests.iter().map(desired_guest).collect::<Vec<Json>>())
+    parse_desired(&simulation_setup.spec.guests.iter().map(desired_guest).collect::<Vec<Json>>())
 }
 
 /// The same guests without any declared state.
 pub(crate) fn empty_desired(simulation_setup: &SimulationSetup) -> Desired {
-    parse_desired(&simulation_setup.setting.guests.iter().map(bare_guest).collect::<Vec<Json>>())
+    parse_desired(&simulation_setup.spec.guests.iter().map(bare_guest).collect::<Vec<Json>>())
 }
 
 /// A guest without any declared state.
@@ -167,7 +167,7 @@ pub(crate) fn single_guest(kind: LabGuestKind, step: &str) -> SimulationSetup {
         ..WorldSpec::default()
     };
     SimulationSetup {
-        setting: spec,
+        spec,
         desired: Arc::new(parse_desired(&[json])),
         rules: Arc::new(Rules::default()),
         wanted: BTreeMap::from([(100, wanted)]),

@@ -88,7 +88,7 @@ pub(crate) async fn simulate(seed: u64, bug: Option<PlantedBug>, keeps_lines: bo
     let (mut simulation, scheduled_faults) = with_opening(world, bug, |opening| {
         // Only one schedule of a world may be without faults; a second one would be the same.
         let least = usize::from(!seed.is_multiple_of(SCHEDULES_PER_WORLD));
-        let scheduled_faults = faults::draw_faults(&mut rng, &opening.begun.scene, least, opening.fault_free_run());
+        let scheduled_faults = faults::draw_faults(&mut rng, &opening.begun.setup, least, opening.fault_free_run());
         let simulation = if keeps_lines {
             Simulation::start(world, SimulationTrace::new(true), bug)
         } else {
@@ -97,7 +97,7 @@ pub(crate) async fn simulate(seed: u64, bug: Option<PlantedBug>, keeps_lines: bo
         (simulation, scheduled_faults)
     });
     // A request with a key is repeated.
-    let lives = (*rng.pick(&[1, 1, 2]).unwrap_or(&1)).max(if simulation.scene.is_one_shot { 2 } else { 1 });
+    let lives = (*rng.pick(&[1, 1, 2]).unwrap_or(&1)).max(if simulation.setup.is_one_shot { 2 } else { 1 });
     simulation.stage_mut().set_faults(scheduled_faults);
     simulation.rng = rng;
     // A ledger costs more than the journal, and verifying it costs more than writing it, so only some seeds have one.
@@ -163,7 +163,7 @@ impl SharedOpening {
 
 /// Runs a simulation of a setup with exactly these faults.
 pub(crate) fn simulate_setup(simulation_setup: SimulationSetup, faults: Vec<ScheduledFault>, lives: u64) -> SimulationResult {
-    let stage = SimulationStage::new(&simulation_setup.setting, faults, SimulationTrace::new(false));
+    let stage = SimulationStage::new(&simulation_setup.spec, faults, SimulationTrace::new(false));
     run_alone(Simulation::new(simulation_setup, stage, Rng::new(0), None).run_to_end(lives))
 }
 
@@ -182,12 +182,12 @@ pub(crate) struct UndoResult {
 
 /// The inverses that plan.json publishes for the steps of a plan, in order.
 pub(crate) fn published_undo(simulation_setup: SimulationSetup) -> Vec<Json> {
-    let stage = SimulationStage::new(&simulation_setup.setting, Vec::new(), SimulationTrace::new(false));
+    let stage = SimulationStage::new(&simulation_setup.spec, Vec::new(), SimulationTrace::new(false));
     let mut simulation = Simulation::new(simulation_setup, stage, Rng::new(0), None);
     let seen = simulation.take_reading().unwrap_or_else(|| panic!("nothing goes wrong, and there is no reading"));
     let plan = simulation.make_plan(seen);
     let mut text = Vec::new();
-    let judged = safety::judge(plan, simulation.scene.budget, Circumstances::default());
+    let judged = safety::judge(plan, simulation.setup.budget, Circumstances::default());
     let written = write_plan(&mut text, &judged, Provenance::Live).map_err(|error| error.to_string());
     let json: Json =
         written.and_then(|_| serde_json::from_slice(&text).map_err(|error| error.to_string())).unwrap_or_else(|error| panic!("{error}"));
@@ -198,7 +198,7 @@ pub(crate) fn published_undo(simulation_setup: SimulationSetup) -> Vec<Json> {
 /// Changes one guest and undoes the change, in one world and with one journal. The faults occur while undoing, each at a command counted
 /// from its beginning.
 pub(crate) fn simulate_undo(forward: SimulationSetup, back: SimulationSetup, faults: &[(FaultKind, u64)]) -> UndoResult {
-    let stage = SimulationStage::new(&forward.setting, Vec::new(), SimulationTrace::new(false));
+    let stage = SimulationStage::new(&forward.spec, Vec::new(), SimulationTrace::new(false));
     let mut simulation = Simulation::new(forward, stage, Rng::new(0), None);
     let before = simulation.describe_guest();
     run_alone(simulation.run_with_faults(1));
@@ -207,7 +207,7 @@ pub(crate) fn simulate_undo(forward: SimulationSetup, back: SimulationSetup, fau
     let (done, commands_before) = (simulation.oracle.sends, simulation.stage_mut().commands());
     simulation.oracle.sent.clear();
     simulation.oracle.set_wanted(back.wanted.clone());
-    simulation.scene = Arc::new(back);
+    simulation.setup = Arc::new(back);
     let faults = faults.iter().map(|(kind, at)| ScheduledFault::at(*kind, FaultTrigger::Command(commands_before + at))).collect();
     simulation.stage_mut().set_faults(faults);
     run_alone(simulation.run_with_faults(3));
@@ -225,7 +225,7 @@ struct Simulation {
     stage: Option<SimulationStage>,
     store: MemoryStore,
     oracle: Oracle,
-    scene: Arc<SimulationSetup>,
+    setup: Arc<SimulationSetup>,
     rng: Rng,
     bug: Option<PlantedBug>,
     runs: u64,
@@ -252,7 +252,7 @@ impl Simulation {
     fn start(world: u64, trace: SimulationTrace, bug: Option<PlantedBug>) -> Self {
         // Not the numbers from which any schedule draws its faults.
         let simulation_setup = setup::draw_setup(&mut Rng::new(!world));
-        let stage = SimulationStage::new(&simulation_setup.setting, Vec::new(), trace);
+        let stage = SimulationStage::new(&simulation_setup.spec, Vec::new(), trace);
         Self::new(simulation_setup, stage, Rng::new(0), bug)
     }
 
@@ -262,7 +262,7 @@ impl Simulation {
             stage: self.stage.clone(),
             store: bound(MemoryStore::new()),
             oracle: self.oracle.clone(),
-            scene: Arc::clone(&self.scene),
+            setup: Arc::clone(&self.setup),
             rng: self.rng.clone(),
             locked: self.locked.clone(),
             first_reading: self.first_reading.clone(),
@@ -284,7 +284,7 @@ impl Simulation {
             store,
             oracle,
             drive: RunMachine::new(planted_bugs::buggy_limits(bug, simulation_setup.limits)),
-            scene: Arc::new(simulation_setup),
+            setup: Arc::new(simulation_setup),
             rng,
             bug,
             runs: 0,
@@ -433,7 +433,7 @@ impl Simulation {
         let was_dark = self.stage_mut().take_power_loss();
         self.store = if was_dark { self.store.lose_power() } else { self.store.crash() };
         self.oracle.on_process_start(was_dark);
-        self.drive = RunMachine::new(planted_bugs::buggy_limits(self.bug, self.scene.limits));
+        self.drive = RunMachine::new(planted_bugs::buggy_limits(self.bug, self.setup.limits));
         let now_ms = self.stage_mut().now_ms;
         self.oracle.on_process_start_at(now_ms / 1000);
     }
@@ -457,9 +457,9 @@ impl Simulation {
     /// The declared state.
     fn desired_state(&self) -> Arc<Desired> {
         match self.bug {
-            Some(PlantedBug::TurnRound) if !self.runs.is_multiple_of(2) => Arc::new(setup::inverted_desired(&self.scene)),
-            Some(PlantedBug::WantNothing) => Arc::new(setup::empty_desired(&self.scene)),
-            _ => Arc::clone(&self.scene.desired),
+            Some(PlantedBug::TurnRound) if !self.runs.is_multiple_of(2) => Arc::new(setup::inverted_desired(&self.setup)),
+            Some(PlantedBug::WantNothing) => Arc::new(setup::empty_desired(&self.setup)),
+            _ => Arc::clone(&self.setup.desired),
         }
     }
 
@@ -479,7 +479,7 @@ impl Simulation {
             "recovery without a task"
         });
         let is_planted = matches!(self.bug, Some(PlantedBug::ResendOnRecovery | PlantedBug::FailOnRecovery));
-        let Self { stage, store, oracle, scene: simulation_setup, bug, drive, .. } = self;
+        let Self { stage, store, oracle, setup: simulation_setup, bug, drive, .. } = self;
         let stage = stage.as_mut().unwrap_or_else(|| panic!("the stage is there"));
         let mut process = SimulatedProcess::new(stage, store.clone(), oracle, simulation_setup, *bug, drive);
         if let Some(history) = open.iter().find(|history| is_planted && history.task.is_none()) {
@@ -500,7 +500,7 @@ impl Simulation {
     }
 
     fn unsettled_operations(&self) -> Vec<OperationHistory> {
-        let environment = self.scene.desired.environment();
+        let environment = self.setup.desired.environment();
         load_unsettled(&self.store, environment).now_or_never().and_then(Result::ok).unwrap_or_default()
     }
 
@@ -541,7 +541,7 @@ impl Simulation {
     fn make_plan(&mut self, seen: Observation) -> Plan {
         let desired = self.desired_state();
         let scoped = seen.into_scoped(&desired.scope());
-        let plan = plan::plan(desired, Arc::new(scoped), Arc::clone(&self.scene.rules));
+        let plan = plan::plan(desired, Arc::new(scoped), Arc::clone(&self.setup.rules));
         self.oracle.on_plan(plan.observation().taken_at.as_deref().and_then(timestamp::parse_timestamp));
         plan
     }
@@ -550,7 +550,7 @@ impl Simulation {
         let has_steps = plan.guests().any(|(_, verdict)| matches!(verdict, Verdict::Steps(_)));
         let names = plan.guests().filter_map(|(guest, _)| plan.name_of(guest).map(Into::into)).collect();
         let is_within = self.is_within_limits();
-        let safe = match safety::judge(plan, planted_bugs::buggy_budget(self.bug, self.scene.budget), Circumstances::default()) {
+        let safe = match safety::judge(plan, planted_bugs::buggy_budget(self.bug, self.setup.budget), Circumstances::default()) {
             Judged::Safe(safe) => safe,
             Judged::Refused(_) => {
                 self.stage_mut().trace_line(format_args!("the plan is refused"));
@@ -592,11 +592,11 @@ impl Simulation {
     fn run_operations(&mut self, mut operations: Vec<(Operation, CheckContext)>) -> Result<(), ProcessDied> {
         let Some((first, _)) = operations.first() else { return Ok(()) };
         let (id, environment, plan, at_ms) = (first.run.clone(), first.environment.clone(), first.plan, self.stage_mut().now_ms);
-        if self.scene.is_one_shot && !self.is_healed {
+        if self.setup.is_one_shot && !self.is_healed {
             operations.iter_mut().for_each(|(operation, _)| operation.source = one_shot_source(operation));
         }
         let boot = Some(self.stage_mut().uptime().boot);
-        let Self { stage, store, oracle, scene: simulation_setup, bug, drive, .. } = self;
+        let Self { stage, store, oracle, setup: simulation_setup, bug, drive, .. } = self;
         let stage = stage.as_mut().unwrap_or_else(|| panic!("the stage is there"));
         let mut process = SimulatedProcess::new(stage, store.clone(), oracle, simulation_setup, *bug, drive);
         let run = RunStart { id: id.clone(), environment, plan, by: "ann".into(), at_ms, boot };
@@ -617,7 +617,7 @@ impl Simulation {
         self.oracle.on_healed();
         // Holds are released by another process.
         self.restart();
-        let vmids: Vec<u32> = self.scene.wanted.keys().copied().collect();
+        let vmids: Vec<u32> = self.setup.wanted.keys().copied().collect();
         self.stage_mut().heal(vmids.into_iter());
         self.stage_mut().advance(600_000);
         self.release_holds();
@@ -644,7 +644,7 @@ impl Simulation {
     /// A recovery must not give up a change that arrives later. A live process may; the occurrences are counted.
     fn check_late_tasks(&mut self) {
         let Some(stage) = self.stage.as_mut() else { return };
-        for vmid in self.scene.wanted.keys() {
+        for vmid in self.setup.wanted.keys() {
             let tasks: Vec<String> = stage.world.tasks_for_guest(*vmid).map(|(upid, _)| upid.to_owned()).collect();
             let late = tasks.iter().any(|upid| self.oracle.record_late_task(upid));
             stage.seen.extend(late.then_some("a change came after it was given up"));
@@ -652,14 +652,14 @@ impl Simulation {
     }
 
     fn is_any_hopeless(&self) -> bool {
-        self.scene.wanted.values().any(|wanted| wanted.is_hopeless)
+        self.setup.wanted.values().any(|wanted| wanted.is_hopeless)
     }
 
     /// A person releases all holds and freezes.
     fn release_holds(&mut self) {
-        let (environment, at_ms) = (self.scene.desired.environment().clone(), self.stage_mut().now_ms);
+        let (environment, at_ms) = (self.setup.desired.environment().clone(), self.stage_mut().now_ms);
         let by: Box<str> = "ann".into();
-        for vmid in self.scene.desired.scope().ids() {
+        for vmid in self.setup.desired.scope().ids() {
             let release = StoreWrite::Release { environment: environment.clone(), vmid: *vmid, by: by.clone(), at_ms };
             let _ = self.store.commit_now(release.into());
         }
@@ -714,8 +714,8 @@ impl Simulation {
         let is_refused = |verdict: &Verdict| matches!(verdict, Verdict::Refused(_));
         let refused = verdicts.iter().filter(|(_, verdict)| is_refused(verdict)).map(|(vmid, _)| *vmid).collect();
         let world = self.stage.as_ref().map(|stage| &stage.world);
-        let real = self.scene.wanted.keys().filter_map(|vmid| Some((*vmid, world?.guest_truth(*vmid)?))).collect();
-        let grounds = RefusalGrounds { wanted: &self.scene.wanted, real: &real, refused: &refused, is_within_limits };
+        let real = self.setup.wanted.keys().filter_map(|vmid| Some((*vmid, world?.guest_truth(*vmid)?))).collect();
+        let grounds = RefusalGrounds { wanted: &self.setup.wanted, real: &real, refused: &refused, is_within_limits };
         let found = verdicts.iter().find_map(|(vmid, verdict)| self.find_violation(*vmid, verdict, &grounds));
         if verdicts.iter().any(|(_, verdict)| matches!(verdict, Verdict::Converged { .. })) {
             self.stage_mut().note_reached("a guest converged after healing");
@@ -737,7 +737,7 @@ impl Simulation {
 
     /// The violation in the last verdict on a guest.
     fn find_violation(&self, vmid: u32, verdict: &Verdict, grounds: &RefusalGrounds<'_>) -> Option<(&'static str, String)> {
-        let (wanted, real) = (&self.scene.wanted[&vmid], grounds.real.get(&vmid));
+        let (wanted, real) = (&self.setup.wanted[&vmid], grounds.real.get(&vmid));
         match verdict {
             Verdict::Converged { .. } if real.is_some_and(|real| truth::is_as_wanted(real, wanted)) => None,
             Verdict::Converged { .. } => Some(("L1", format!("{vmid} is called converged and is {real:?}"))),
@@ -756,11 +756,11 @@ impl Simulation {
 
     /// A dependent of a guest that cannot reach its declared state cannot reach its own.
     fn waits_for_hopeless(&self, vmid: u32) -> bool {
-        let is_hopeless = |vmid: &u32| self.scene.wanted.get(vmid).is_some_and(|wanted| wanted.is_hopeless);
-        let before = self.scene.wanted[&vmid].after.iter().any(is_hopeless);
+        let is_hopeless = |vmid: &u32| self.setup.wanted.get(vmid).is_some_and(|wanted| wanted.is_hopeless);
+        let before = self.setup.wanted[&vmid].after.iter().any(is_hopeless);
         // A run that stops at the first failure never gets past it.
-        let is_stuck = self.scene.on_failure == OnFailure::Stop && self.scene.wanted.keys().any(is_hopeless);
-        let behind = self.scene.wanted.iter().any(|(other, wanted)| wanted.after.contains(&vmid) && is_hopeless(other));
+        let is_stuck = self.setup.on_failure == OnFailure::Stop && self.setup.wanted.keys().any(is_hopeless);
+        let behind = self.setup.wanted.iter().any(|(other, wanted)| wanted.after.contains(&vmid) && is_hopeless(other));
         before || behind || is_stuck
     }
 }

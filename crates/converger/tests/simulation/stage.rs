@@ -58,7 +58,7 @@ pub(crate) struct TruthSnapshot {
     /// Whether the entry node can reach the target node.
     pub(crate) online: bool,
     /// The guest; `None` if it does not exist or is hidden.
-    pub(crate) truth: Option<GuestTruth>,
+    pub(crate) guest: Option<GuestTruth>,
 }
 
 /// The observable state of a guest and a node.
@@ -101,7 +101,7 @@ pub(crate) struct SimulationStage {
     /// Faults in the world that were not visible yet, and until when they last.
     unseen: Vec<(ScheduledFault, Option<u64>)>,
     /// The TLS identity of the endpoint.
-    face: TlsIdentity,
+    tls_identity: TlsIdentity,
     /// Our token once lost its privileges.
     is_revoked: bool,
     /// Whether exchanges are checked against the API table.
@@ -134,7 +134,7 @@ impl SimulationStage {
             on_wire: Vec::new(),
             on_task: Vec::new(),
             unseen: Vec::new(),
-            face: TlsIdentity::Own,
+            tls_identity: TlsIdentity::Own,
             is_revoked: false,
             is_verified: true,
             struck: BTreeSet::new(),
@@ -279,7 +279,7 @@ impl SimulationStage {
         if let WorldEvent::Show(node, identity) = &event
             && *node == self.entry
         {
-            self.face = *identity;
+            self.tls_identity = *identity;
         }
         self.is_revoked |= matches!(event, WorldEvent::Revoke(_));
         self.world.apply_event(self.now_ms, event);
@@ -318,7 +318,7 @@ impl SimulationStage {
     /// Nothing is sent to an endpoint with another TLS identity.
     fn reject_tls(&mut self) -> RequestOutcome {
         self.struck.insert(FaultKind::OtherFace);
-        let cause = match self.face {
+        let cause = match self.tls_identity {
             TlsIdentity::Expired => FailureCause::CertificateExpired,
             TlsIdentity::OtherName => FailureCause::CertificateOtherName,
             TlsIdentity::OtherKey => FailureCause::Untrusted,
@@ -356,7 +356,7 @@ impl SimulationStage {
             FaultTrigger::AfterSend | FaultTrigger::Command(_) | FaultTrigger::Sending => false,
         });
         self.apply_faults(due);
-        if self.face != TlsIdentity::Own {
+        if self.tls_identity != TlsIdentity::Own {
             return self.reject_tls();
         }
         let before = is_change.then(|| self.change_footprint(vmid));
@@ -385,12 +385,12 @@ impl SimulationStage {
     /// The true state of the cluster, without a guest.
     pub(crate) fn cluster_snapshot(&self, node: &str) -> TruthSnapshot {
         let (quorate, online) = (self.world.has_quorum(&self.entry), self.world.can_reach(&self.entry, node));
-        TruthSnapshot { at_ms: self.now_ms, quorate, online, truth: None }
+        TruthSnapshot { at_ms: self.now_ms, quorate, online, guest: None }
     }
 
     /// The true state of the cluster and a guest.
     pub(crate) fn guest_snapshot(&self, node: &str, vmid: u32) -> TruthSnapshot {
-        TruthSnapshot { truth: self.world.guest_truth(vmid).filter(|truth| !truth.hidden), ..self.cluster_snapshot(node) }
+        TruthSnapshot { guest: self.world.guest_truth(vmid).filter(|truth| !truth.hidden), ..self.cluster_snapshot(node) }
     }
 
     /// Number of our running tasks on a guest, on any node.

@@ -99,13 +99,13 @@ impl<B: LabBystander> InProcessLab<B> {
 /// The client's transport to one node of a lab.
 pub(crate) struct LabTransport<B> {
     lab: Arc<Mutex<InProcessLab<B>>>,
-    place: String,
+    endpoint: String,
     deadline_ms: u64,
 }
 
 impl<B> Clone for LabTransport<B> {
     fn clone(&self) -> Self {
-        Self { lab: Arc::clone(&self.lab), place: self.place.clone(), deadline_ms: self.deadline_ms }
+        Self { lab: Arc::clone(&self.lab), endpoint: self.endpoint.clone(), deadline_ms: self.deadline_ms }
     }
 }
 
@@ -116,7 +116,7 @@ impl<B: LabBystander> LabTransport<B> {
         let token = spec.tokens.iter().next().map(|(id, token)| format!("{id}={}", token.secret)).unwrap_or_default();
         let deadline_ms = wire::deadline_ms();
         let lab = InProcessLab { world, now_ms: spec.start_ms, bystander, entry: entry.to_owned(), token, checked: CheckedMethods::new() };
-        Self { lab: Arc::new(Mutex::new(lab)), place: format!("{entry}:8006"), deadline_ms }
+        Self { lab: Arc::new(Mutex::new(lab)), endpoint: format!("{entry}:8006"), deadline_ms }
     }
 
     /// The lab, between two requests.
@@ -130,10 +130,10 @@ impl<B: LabBystander> ProxmoxTransport for LabTransport<B> {
         let mut lab = self.lock_lab();
         let request = wire::build_request(wire::request_template(&lab.token), sent);
         let answer = lab.carry_request(&request, self.deadline_ms);
-        wire::receive_response(&self.place, sent, answer, self.deadline_ms)
+        wire::receive_response(&self.endpoint, sent, answer, self.deadline_ms)
     }
 
     fn endpoint_name(&self) -> &str {
-        &self.place
+        &self.endpoint
     }
 }

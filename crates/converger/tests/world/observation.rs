@@ -24,14 +24,14 @@ const WORLDS_VARIABLE: &str = "CONVERGER_WORLDS";
 
 /// A lab, observed once.
 struct SeededReading {
-    way: LabTransport<RandomInterference>,
+    transport: LabTransport<RandomInterference>,
     scope: Vec<Vmid>,
-    taken: Result<ProxmoxReading, ReadingError>,
+    reading: Result<ProxmoxReading, ReadingError>,
 }
 
 /// Existing guests, often one that never existed, and now and then far too many of those: proving an absence asks every node.
 fn draw_scope(rng: &mut Rng, day: &LabDay) -> Vec<Vmid> {
-    let guests = u32::try_from(day.setting.guests.len()).unwrap_or(0);
+    let guests = u32::try_from(day.spec.guests.len()).unwrap_or(0);
     let more = if rng.one_in(40) { 40 } else { rng.pick(&[0, 0, 0, 1, 1, 2]).copied().unwrap_or(0) };
     (100..100 + guests + more).map(client::vmid).collect()
 }
@@ -55,16 +55,16 @@ fn draw_needs(rng: &mut Rng, scope: &[Vmid]) -> ReadSet {
 fn read_seed(seed: u64) -> SeededReading {
     let mut rng = Rng::new(seed);
     let day = random_labs::draw_day(&mut rng);
-    let nodes: Vec<String> = day.setting.nodes.keys().cloned().collect();
+    let nodes: Vec<String> = day.spec.nodes.keys().cloned().collect();
     let entry = rng.pick(&nodes).cloned().unwrap_or_default();
     let scope = draw_scope(&mut rng, &day);
     let read_set = draw_needs(&mut rng, &scope);
     let wrong_pin = rng.one_in(100).then_some("elsewhere");
     let interference = RandomInterference::new(Rng::new(rng.next_u64()), day.interference_per_mille, nodes);
-    let transport = LabTransport::new(&day.setting, &entry, interference);
+    let transport = LabTransport::new(&day.spec, &entry, interference);
     start_reading_at(&transport, day.at_ms);
     let reading = client::take_reading(&transport, &Scope::new(scope.clone()), &read_set, wrong_pin);
-    SeededReading { way: transport, scope, taken: reading }
+    SeededReading { transport, scope, reading }
 }
 
 /// Advances to the beginning of the observation and records the past that the cluster's list may remember.
@@ -93,8 +93,8 @@ impl Drop for SeedOnPanic {
 fn check_seed(seed: u64, tally: &mut ClaimTally) -> Vec<String> {
     let _seed = SeedOnPanic(seed);
     let read = read_seed(seed);
-    let lab = read.way.lock_lab();
-    let reading = match &read.taken {
+    let lab = read.transport.lock_lab();
+    let reading = match &read.reading {
         Ok(reading) => reading,
         Err(unread) => {
             tally.count(("no reading", failure_word(unread)));
@@ -275,9 +275,9 @@ fn same_seed_gives_same_observation() {
 /// The first observations that are complete, without notes and without concurrent changes, as a basis for false claims.
 fn undisturbed_readings(count: usize) -> Vec<(SeededReading, Observation)> {
     let reads = (0..).map(read_seed).filter_map(|read| {
-        let reading = read.taken.clone().ok().filter(|reading| reading.notes.is_empty() && reading.observation.complete)?;
+        let reading = read.reading.clone().ok().filter(|reading| reading.notes.is_empty() && reading.observation.complete)?;
         let whole = reading.observation.guests.iter().any(|row| row.digest.is_some() && matches!(row.status, ObservedStatus::Known(_)));
-        let is_still = read.way.lock_lab().bystander.history.reading_moments().len() == 1;
+        let is_still = read.transport.lock_lab().bystander.history.reading_moments().len() == 1;
         (whole && is_still).then_some((read, reading.observation))
     });
     reads.take(count).collect()
@@ -312,7 +312,7 @@ const FALSE_CLAIMS: &[(&str, FalseClaim)] = &[
 #[test]
 fn detects_a_false_claim() {
     for (read, observation) in undisturbed_readings(20) {
-        let lab = read.way.lock_lab();
+        let lab = read.transport.lock_lab();
         let found = |observation: &Observation| check_claims(observation, &read.scope, &lab.bystander.history, &mut ClaimTally::default());
         assert_eq!(found(&observation), Vec::<String>::new());
         for (index, row) in
@@ -360,7 +360,7 @@ guests:
 #[test]
 fn detects_a_guest_left_out_of_a_complete_list() {
     for (read, observation) in undisturbed_readings(20) {
-        let lab = read.way.lock_lab();
+        let lab = read.transport.lock_lab();
         for row in observation.guests.iter().filter(|row| read.scope.contains(&row.vmid)) {
             let guests = observation.guests.iter().filter(|other| other.vmid != row.vmid).cloned().collect();
             let spoilt = Observation { complete: true, guests, ..observation.clone() };

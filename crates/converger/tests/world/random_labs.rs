@@ -17,7 +17,7 @@ pub(crate) const OTHER_TOKEN: &str = "root@pam!other=other";
 
 /// A lab on a day.
 pub(crate) struct LabDay {
-    pub(crate) setting: WorldSpec,
+    pub(crate) spec: WorldSpec,
     /// The time of the observation.
     pub(crate) at_ms: u64,
     /// The probability of interference around a request, in thousandths.
@@ -40,7 +40,7 @@ pub(crate) fn draw_day(rng: &mut Rng) -> LabDay {
     spec.faults = FaultPlan::from_seed(rng.next_u64(), &spec, BadDay { span_ms, events, per_thousand });
     spec.faults.requests = draw_strange_responses(rng);
     let at_ms = spec.start_ms + rng.below(span_ms);
-    LabDay { setting: spec, at_ms, interference_per_mille: *rng.pick(&[0, 0, 20, 100, 300]).unwrap_or(&0) }
+    LabDay { spec, at_ms, interference_per_mille: *rng.pick(&[0, 0, 20, 100, 300]).unwrap_or(&0) }
 }
 
 fn token(secret: &str, full: bool) -> TokenSpec {

@@ -12,7 +12,7 @@ use crate::proxmox::codec::{Delivery, FailureCause, HttpMethod, HttpRequest, Pro
 
 /// What is known about an exchange when it fails.
 pub(super) struct ExchangeContext<'c> {
-    pub(super) place: &'c str,
+    pub(super) endpoint: &'c str,
     pub(super) trust: &'c Trust,
     pub(super) watch: &'c EndpointMonitor,
     /// Redacted from texts of the server, such as the names in a certificate.
@@ -25,7 +25,7 @@ pub(super) struct ExchangeContext<'c> {
 /// Converts a transport error to a failure.
 pub(super) fn from_transport_error(error: &Transport, context: &ExchangeContext<'_>) -> ProxmoxFailure {
     if error_chain(error).any(|error| error.is::<ConnectTooLate>()) {
-        let ExchangeContext { place: endpoint_name, connect_to_change_secs: secs, .. } = context;
+        let ExchangeContext { endpoint: endpoint_name, connect_to_change_secs: secs, .. } = context;
         let text = format!("{endpoint_name}: no connection within {secs} s; the change was not sent");
         return ProxmoxFailure::without_response(Delivery::NotDelivered, FailureCause::Busy, text);
     }
@@ -34,7 +34,7 @@ pub(super) fn from_transport_error(error: &Transport, context: &ExchangeContext<
         return ProxmoxFailure::without_response(
             Delivery::NotDelivered,
             FailureCause::Unreachable,
-            format!("{}: connection timed out", context.place),
+            format!("{}: connection timed out", context.endpoint),
         );
     }
     // Only a failure during connecting (TCP and handshake) proves that nothing was sent. If TLS breaks later, the request may have gone out
@@ -47,24 +47,25 @@ pub(super) fn from_transport_error(error: &Transport, context: &ExchangeContext<
     }
     let text = format!(
         "{}: the connection broke before the response was complete ({})",
-        context.place,
+        context.endpoint,
         context.secret.redact_text(describe_broken_connection(error).as_bytes())
     );
     ProxmoxFailure::without_response(delivery_after_sending(context.request), FailureCause::Interrupted, text)
 }
 
 pub(super) fn too_slow_failure(context: &ExchangeContext<'_>) -> ProxmoxFailure {
-    let text = format!("{}: no complete response within {} s", context.place, context.deadline_secs);
+    let text = format!("{}: no complete response within {} s", context.endpoint, context.deadline_secs);
     ProxmoxFailure::without_response(delivery_after_sending(context.request), FailureCause::TooSlow, text)
 }
 
 pub(super) fn too_large_failure(context: &ExchangeContext<'_>, bytes_max: usize) -> ProxmoxFailure {
-    let text = format!("{}: the response is larger than {} MiB, which is no plausible response of Proxmox", context.place, bytes_max >> 20);
+    let text =
+        format!("{}: the response is larger than {} MiB, which is no plausible response of Proxmox", context.endpoint, bytes_max >> 20);
     ProxmoxFailure::without_response(delivery_after_sending(context.request), FailureCause::TooLarge, text)
 }
 
 pub(super) fn compressed_failure(context: &ExchangeContext<'_>, encoding: &str) -> ProxmoxFailure {
-    let text = format!("{}: the response is compressed (`{}`), which was not requested", context.place, encoding.escape_debug());
+    let text = format!("{}: the response is compressed (`{}`), which was not requested", context.endpoint, encoding.escape_debug());
     ProxmoxFailure::without_response(delivery_after_sending(context.request), FailureCause::Compressed, text)
 }
 
@@ -107,7 +108,7 @@ fn connect_failure(error: &Transport, context: &ExchangeContext<'_>) -> ProxmoxF
         return ProxmoxFailure::without_response(
             Delivery::NotDelivered,
             FailureCause::Unreachable,
-            describe_unreachable(error, context.place),
+            describe_unreachable(error, context.endpoint),
         );
     };
     let trust_failure = TrustFailure::from_tls_error(tls, context.trust).map_texts(|text| context.secret.redact_text(text.as_bytes()));
@@ -141,7 +142,7 @@ fn trust_failure_cause(trust_failure: &TrustFailure) -> FailureCause {
 }
 
 fn describe_distrust(trust_failure: &TrustFailure, context: &ExchangeContext<'_>) -> String {
-    let endpoint_name = context.place;
+    let endpoint_name = context.endpoint;
     let fingerprint_text =
         context.watch.fingerprint().map_or_else(String::new, |fingerprint| format!("; its fingerprint is {fingerprint}"));
     let what = match trust_failure {

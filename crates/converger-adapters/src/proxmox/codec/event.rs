@@ -147,7 +147,7 @@ pub struct NodeGuest {
     /// Seconds since its process started.
     pub uptime_secs: Option<u64>,
     /// A field with a value of an impossible type.
-    pub strange: Option<&'static str>,
+    pub invalid_field: Option<&'static str>,
 }
 
 impl NodeGuest {
@@ -582,7 +582,7 @@ fn node_guest(row: NodeGuestRow<'_>) -> Option<NodeGuest> {
         template: row.template.flag().unwrap_or(false),
         lock: row.lock.word(),
         // Proxmox lists every guest under a name, if necessary one made of its id.
-        strange: invalid_field.or(tags.is_none().then_some("tags")).or(row.name.word().is_none().then_some("name")),
+        invalid_field: invalid_field.or(tags.is_none().then_some("tags")).or(row.name.word().is_none().then_some("name")),
         tags: tags.unwrap_or_default(),
         cpus: parse_processors(&row.cpus),
         maxmem: parse_memory(&row.maxmem),

@@ -31,7 +31,7 @@ pub(super) fn cluster_findings(doctor_answers: &DoctorAnswers, answers: &Environ
 /// Endpoints that are in another cluster than the pinned one, or than each other.
 pub(super) fn other_cluster_findings(doctor_answers: &DoctorAnswers) -> Vec<DoctorFinding> {
     let known = doctor_answers.endpoints.iter().filter_map(|seen| Some((seen, seen.cluster.as_ref()?.as_ref().ok()?)));
-    let known: Vec<(&str, &str)> = known.map(|(seen, cluster)| (seen.place.as_str(), cluster.effective_name())).collect();
+    let known: Vec<(&str, &str)> = known.map(|(seen, cluster)| (seen.endpoint.as_str(), cluster.effective_name())).collect();
     let wanted = doctor_answers.cluster.as_deref().or(known.first().map(|(_, name)| *name));
     let Some(wanted) = wanted else { return Vec::new() };
     let other = known.iter().filter(|(_, name)| *name != wanted);
@@ -54,11 +54,11 @@ fn duplicate_endpoint_findings(doctor_answers: &DoctorAnswers) -> Vec<DoctorFind
         let Some(node) = local.map(NodeName::as_str) else { continue };
         match seen.get(node) {
             None => {
-                seen.insert(node, &endpoint.place);
+                seen.insert(node, &endpoint.endpoint);
             }
             Some(first) => {
                 let found = format!("it is the same node as {first}: {node}");
-                let finding = DoctorFinding::new("endpoint-node", FindingLevel::Warn, found).with_subject(endpoint.place.as_str());
+                let finding = DoctorFinding::new("endpoint-node", FindingLevel::Warn, found).with_subject(endpoint.endpoint.as_str());
                 findings.push(finding.with_remedy("use another node of the cluster, which responds when this one is down"));
             }
         }

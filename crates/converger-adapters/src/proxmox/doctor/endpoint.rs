@@ -32,7 +32,7 @@ fn single_endpoint_findings(doctor_answers: &DoctorAnswers, seen: &EndpointAnswe
         seen.ahead_secs.map(endpoint_clock_finding),
         release_finding(seen),
     ];
-    parts.into_iter().flatten().map(|finding| finding.with_subject(seen.place.clone())).collect()
+    parts.into_iter().flatten().map(|finding| finding.with_subject(seen.endpoint.clone())).collect()
 }
 
 /// Whether it responds as Proxmox does.
@@ -50,16 +50,16 @@ fn reachability_finding(doctor_answers: &DoctorAnswers, seen: &EndpointAnswers, 
     let remedy = || observe::failure_remedy(failure, doctor_answers.token.as_str());
     let finding = match failure.cause {
         FailureCause::Unauthenticated => return DoctorFinding::new("endpoint", FindingLevel::Ok, "it responds"),
-        FailureCause::Unreachable => DoctorFinding::new("endpoint", unreachable_level, failure.without_endpoint_name(&seen.place))
+        FailureCause::Unreachable => DoctorFinding::new("endpoint", unreachable_level, failure.without_endpoint_name(&seen.endpoint))
             .with_remedy("check the address and the port, firewalls in between, and that the node is up and responds")
             .with_line(RemedyTarget::Node, "systemctl status pveproxy"),
         cause if cause.is_connect_failure() => {
             DoctorFinding::new("endpoint", FindingLevel::Fail, "the server is not trusted, so no request was sent")
         }
         FailureCause::TooSlow | FailureCause::Interrupted => {
-            DoctorFinding::new("endpoint", unreachable_level, failure.without_endpoint_name(&seen.place)).with_remedy(remedy())
+            DoctorFinding::new("endpoint", unreachable_level, failure.without_endpoint_name(&seen.endpoint)).with_remedy(remedy())
         }
-        _ => DoctorFinding::new("endpoint", FindingLevel::Fail, failure.without_endpoint_name(&seen.place)).with_remedy(remedy()),
+        _ => DoctorFinding::new("endpoint", FindingLevel::Fail, failure.without_endpoint_name(&seen.endpoint)).with_remedy(remedy()),
     };
     finding.with_code(failure.cause.code())
 }

@@ -47,7 +47,7 @@ pub struct DoctorRequest<'a> {
 #[derive(Debug)]
 pub struct EndpointSession<E> {
     /// The name of the endpoint, for messages.
-    pub place: String,
+    pub endpoint: String,
     /// What to trust there.
     pub trust: Trust,
     /// The session.
@@ -70,7 +70,7 @@ pub struct DoctorAnswers {
 /// What an endpoint responded and presented of itself.
 #[derive(Debug)]
 pub(super) struct EndpointAnswers {
-    pub(super) place: String,
+    pub(super) endpoint: String,
     pub(super) trust: Trust,
     /// Its release, or why that is unknown.
     pub(super) version: Result<ProxmoxVersion, VersionFailure>,
@@ -94,7 +94,7 @@ pub(super) enum VersionFailure {
 /// What one endpoint responded about the environment.
 #[derive(Debug)]
 pub(super) struct EnvironmentAnswers {
-    pub(super) place: String,
+    pub(super) endpoint: String,
     pub(super) version: ProxmoxVersion,
     pub(super) cluster: Result<ClusterStatus, ProxmoxFailure>,
     pub(super) permissions: Result<Permissions, ProxmoxFailure>,
@@ -127,7 +127,7 @@ pub async fn gather_answers<E: ProxmoxTransport>(
     clock: &dyn Fn() -> SystemTime,
     report_progress: &dyn Fn(&str),
 ) -> DoctorAnswers {
-    let endpoint_names: Vec<&str> = endpoint_sessions.iter().map(|endpoint_session| endpoint_session.place.as_str()).collect();
+    let endpoint_names: Vec<&str> = endpoint_sessions.iter().map(|endpoint_session| endpoint_session.endpoint.as_str()).collect();
     report_progress(&endpoint_names.join(", "));
     let endpoints = join_all(endpoint_sessions.iter().map(|endpoint_session| ask_endpoint(endpoint_session, clock))).await;
     let answering_endpoint = endpoints.iter().zip(endpoint_sessions).find_map(|(seen, endpoint_session)| {
@@ -156,13 +156,13 @@ fn is_expected_cluster(seen: &EndpointAnswers, pinned: Option<&str>) -> bool {
 }
 
 async fn ask_endpoint<E: ProxmoxTransport>(endpoint_session: &EndpointSession<E>, clock: &dyn Fn() -> SystemTime) -> EndpointAnswers {
-    let (endpoint_name, trust) = (endpoint_session.place.clone(), endpoint_session.trust.clone());
+    let (endpoint_name, trust) = (endpoint_session.endpoint.clone(), endpoint_session.trust.clone());
     let session = match &endpoint_session.session {
         Ok(session) => session,
         Err(error) => {
             let version = Err(VersionFailure::NoClient(error.clone()));
             return EndpointAnswers {
-                place: endpoint_name,
+                endpoint: endpoint_name,
                 trust,
                 version,
                 cluster: None,
@@ -181,7 +181,7 @@ async fn ask_endpoint<E: ProxmoxTransport>(endpoint_session: &EndpointSession<E>
         Err(_) => None,
     };
     EndpointAnswers {
-        place: endpoint_name,
+        endpoint: endpoint_name,
         trust,
         version: version.map_err(VersionFailure::Failed),
         cluster,
@@ -218,7 +218,7 @@ async fn ask_environment<E: ProxmoxTransport>(
     let hidden_permissions = ask_hidden_guests(session, &guests, &reading, permissions.as_ref().ok()).await;
     let endpoint_name = session.endpoint_name().to_owned();
     EnvironmentAnswers {
-        place: endpoint_name,
+        endpoint: endpoint_name,
         version,
         cluster,
         permissions,

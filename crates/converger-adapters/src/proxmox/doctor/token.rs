@@ -18,7 +18,7 @@ pub(super) fn token_findings(doctor_answers: &DoctorAnswers) -> Vec<DoctorFindin
         findings.push(DoctorFinding::new(
             "token",
             FindingLevel::Ok,
-            format!("{} is accepted at {}", quote_foreign(doctor_answers.token.as_str()), answers.place),
+            format!("{} is accepted at {}", quote_foreign(doctor_answers.token.as_str()), answers.endpoint),
         ));
     }
     findings.extend(separation_finding(doctor_answers, answers));
@@ -30,7 +30,7 @@ pub(super) fn token_findings(doctor_answers: &DoctorAnswers) -> Vec<DoctorFindin
 fn refused_finding(doctor_answers: &DoctorAnswers) -> Option<DoctorFinding> {
     let is_refused = |version_failure: &VersionFailure| matches!(version_failure, VersionFailure::Failed(failure) if failure.cause == FailureCause::Unauthenticated);
     let endpoint_names =
-        doctor_answers.endpoints.iter().filter(|seen| seen.version.as_ref().is_err_and(is_refused)).map(|seen| seen.place.as_str());
+        doctor_answers.endpoints.iter().filter(|seen| seen.version.as_ref().is_err_and(is_refused)).map(|seen| seen.endpoint.as_str());
     let endpoint_names: Vec<&str> = endpoint_names.collect();
     if endpoint_names.is_empty() {
         return None;

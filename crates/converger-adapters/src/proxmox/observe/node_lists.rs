@@ -246,7 +246,7 @@ async fn read_list<E: ProxmoxTransport>(session: &ProxmoxSession<E>, read: Proxm
         if guests.insert(vmid, row).is_some()
             && let Some(twice) = guests.get_mut(&vmid)
         {
-            twice.strange = Some("vmid");
+            twice.invalid_field = Some("vmid");
         }
     }
     Ok(guests)
@@ -265,7 +265,7 @@ fn list_failure(failure: &ProxmoxFailure, endpoint_name: &str, has_answered: boo
 /// A full list contains the monitor state of every guest; a row without it is invalid.
 fn with_monitors(mut guests: BTreeMap<Vmid, NodeGuest>) -> BTreeMap<Vmid, NodeGuest> {
     for guest in guests.values_mut().filter(|guest| guest.qmp_status.is_none()) {
-        guest.strange.get_or_insert("qmpstatus");
+        guest.invalid_field.get_or_insert("qmpstatus");
     }
     guests
 }

@@ -77,7 +77,7 @@ pub(super) fn confirmed(resource: GuestResource, own: OwnRow<'_>, node: usize) -
     let is_malformed = resource.invalid_field.is_some();
     match own {
         OwnRow::NotAsked => (row_from_list(resource, node, true), NextRead::AsNeeded),
-        OwnRow::Present(own) if own.strange.is_none() && !is_malformed => (from_own_node(resource, own, node), NextRead::AsNeeded),
+        OwnRow::Present(own) if own.invalid_field.is_none() && !is_malformed => (from_own_node(resource, own, node), NextRead::AsNeeded),
         OwnRow::Absent if !is_malformed => (unconfirmed(resource, node, UnknownReason::Moved), NextRead::Itself),
         OwnRow::Unreadable(failure) => (unconfirmed(resource, node, failure.reason), NextRead::Nothing),
         OwnRow::ListShort => (unconfirmed(resource, node, UnknownReason::ListShrunken), NextRead::Nothing),
@@ -131,7 +131,7 @@ pub(super) fn invalid_row_note(resource: &GuestResource, own: OwnRow<'_>) -> Opt
     };
     match own {
         _ if resource.invalid_field.is_some() => resource.invalid_field.map(|key| of_list("the list", key)),
-        OwnRow::Present(own) => own.strange.map(|key| of_list("the list of its node", key)),
+        OwnRow::Present(own) => own.invalid_field.map(|key| of_list("the list of its node", key)),
         _ => None,
     }
 }

@@ -14,7 +14,7 @@ use crate::world::World;
 const VIEW_PRIVILEGES: &[&str] = &["User.Modify", "Sys.Audit", "Group.Allocate"];
 
 pub(super) fn list(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
-    let seen = |name: &str| world.access.require_any_privilege(&call.who, &format!("/access/groups/{name}"), VIEW_PRIVILEGES).is_ok();
+    let seen = |name: &str| world.access.require_any_privilege(&call.caller, &format!("/access/groups/{name}"), VIEW_PRIVILEGES).is_ok();
     let entry = |(name, group): (&String, &UserGroup)| {
         let users = group.members.iter().cloned().collect::<Vec<_>>().join(",");
         with_comment(json!({ "groupid": name, "users": users }), group)

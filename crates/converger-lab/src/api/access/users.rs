@@ -38,8 +38,8 @@ fn groups_of<'a>(world: &'a World, id: &'a str) -> impl Iterator<Item = &'a Stri
 }
 
 pub(super) fn list(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
-    let audit = world.access.require_any_privilege(&call.who, "/access/groups", &["User.Modify", "Sys.Audit"]).is_ok();
-    let seen = world.access.users.iter().filter(|(id, _)| audit || **id == call.who.user);
+    let audit = world.access.require_any_privilege(&call.caller, "/access/groups", &["User.Modify", "Sys.Audit"]).is_ok();
+    let seen = world.access.users.iter().filter(|(id, _)| audit || **id == call.caller.user);
     let wanted = |user: &LabUser| call.param("enabled").is_none_or(|text| (text == "1") == user.enabled);
     let rows = seen.filter(|(_, user)| wanted(user)).map(|(id, user)| user_row(world, call, id, user));
     Ok(json!(rows.collect::<Vec<_>>()).into())
@@ -148,7 +148,7 @@ pub(super) fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
 
 pub(super) fn set_password(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let id = user_id(call);
-    if !call.who.is_root() {
+    if !call.caller.is_root() {
         check_may_set_password(world, call, id)?;
     }
     let Some(user) = world.access.users.get_mut(id) else { return Err(ApiError::internal_error(missing_user_text(id))) };
@@ -164,7 +164,7 @@ fn check_may_set_password(world: &World, call: &ApiCall, id: &str) -> Result<(),
     if world.flavour.major() < 8 {
         return Ok(());
     }
-    let own = world.access.users.get(&call.who.user).and_then(|user| user.password.as_deref());
+    let own = world.access.users.get(&call.caller.user).and_then(|user| user.password.as_deref());
     match call.param("confirmation-password") {
         None => Err(ApiError::parameter_error("confirmation-password", "password is required to modify user")),
         Some(password) if own == Some(password) => Ok(()),

@@ -12,11 +12,11 @@ use crate::world::World;
 /// Without `Sys.Audit` on `/`, only the tag style is visible.
 pub(super) fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let mut options = world.options.shown();
-    if !world.access.has_privilege(&call.who, "/", "Sys.Audit") {
+    if !world.access.has_privilege(&call.caller, "/", "Sys.Audit") {
         options.retain(|key, _| key == "tag-style");
     }
-    let seen = world.tags_seen_by(&call.who);
-    let is_privileged = world.access.has_privilege(&call.who, "/", "Sys.Modify");
+    let seen = world.tags_seen_by(&call.caller);
+    let is_privileged = world.access.has_privilege(&call.caller, "/", "Sys.Modify");
     options.insert("allowed-tags".to_owned(), json!(world.options.offered(&seen, is_privileged)));
     Ok(Value::Object(options).into())
 }

@@ -50,7 +50,7 @@ pub(super) fn clone_guest(world: &mut World, call: &ApiCall) -> Result<ApiData, 
         }
     }
     let kind = format!("{}clone", call.kind.task_prefix());
-    Ok(world.start_task(NewTask::without_guest_lock(&call.node, &call.who, &kind, source, TaskWork::Clone(Box::new(cloning)))).into())
+    Ok(world.start_task(NewTask::without_guest_lock(&call.node, &call.caller, &kind, source, TaskWork::Clone(Box::new(cloning)))).into())
 }
 
 /// Checks that the target node exists, and that both nodes have the target storage.
@@ -108,7 +108,7 @@ fn build_clone_work(call: &ApiCall, guest: &LabGuest, target: u32) -> CloneWork 
 fn check_clone_privileges(world: &World, call: &ApiCall, guest: &LabGuest, cloning: &CloneWork) -> Result<(), ApiError> {
     for (_, drive) in drives(guest.kind, &guest.config).filter(|(_, drive)| !drive.is_cdrom()) {
         if let Some(storage) = cloning.storage.as_deref().or(drive.storage()) {
-            world.access.require_privilege(&call.who, &format!("/storage/{storage}"), "Datastore.AllocateSpace")?;
+            world.access.require_privilege(&call.caller, &format!("/storage/{storage}"), "Datastore.AllocateSpace")?;
         }
     }
     let mut cards = guest.config.iter().filter(|(key, _)| is_card_key(key));

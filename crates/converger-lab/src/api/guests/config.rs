@@ -51,8 +51,8 @@ pub(super) fn update_now(world: &mut World, call: &ApiCall) -> Result<ApiData, A
 pub(super) fn unlink_disks(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let renamed = |name: &str| if name == "idlist" { "delete" } else { name }.to_owned();
     let values: Vec<_> = call.values.iter().map(|(name, value)| (renamed(name), value.clone())).collect();
-    let (caller, entry, node) = (call.who.clone(), call.entry.clone(), call.node.clone());
-    update_now(world, &ApiCall { method: call.method, values: values.into(), who: caller, entry, node, kind: call.kind })
+    let (caller, entry, node) = (call.caller.clone(), call.entry.clone(), call.node.clone());
+    update_now(world, &ApiCall { method: call.method, values: values.into(), caller, entry, node, kind: call.kind })
 }
 
 /// Updates the config in a task. With a delay, the call waits that long and returns nothing if the task succeeded.
@@ -61,7 +61,7 @@ pub(super) fn update_in_task(world: &mut World, call: &ApiCall) -> Result<ApiDat
     let update = config_update::prepare_update(world, call)?;
     config_update::check_guest_free(world, &call.node, &update)?;
     let vmid = update.vmid;
-    let upid = world.start_task(NewTask::holding_guest(&call.node, &call.who, "qmconfig", vmid, TaskWork::Config(Box::new(update))));
+    let upid = world.start_task(NewTask::holding_guest(&call.node, &call.caller, "qmconfig", vmid, TaskWork::Config(Box::new(update))));
     let Some(patience_s) = call.number_param("background_delay") else { return Ok(upid.into()) };
     let began_ms = world.now_ms;
     let ends_ms = world.tasks.find_by_upid(&upid).and_then(|(_, task)| match task.state {

@@ -51,7 +51,7 @@ pub(super) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
     add_locked_guest(world, call, vmid);
     let name = format!("{}{}", call.kind.task_prefix(), if backup.is_some() { "restore" } else { "create" });
     let work = TaskWork::Create { vmid, section, start: call.is_set("start") };
-    Ok(world.start_task(NewTask::holding_guest(&call.node, &call.who, &name, vmid, work)).into())
+    Ok(world.start_task(NewTask::holding_guest(&call.node, &call.caller, &name, vmid, work)).into())
 }
 
 /// Checks that no guest of any kind on any node uses the VMID.
@@ -74,13 +74,13 @@ fn remove_existing_guest(world: &mut World, vmid: u32) {
 
 /// Checks the privilege to allocate the VMID, directly or through a pool.
 fn check_may_create(world: &World, call: &ApiCall, vmid: u32) -> Result<(), ApiError> {
-    let has = |path: &str, privilege: &str| world.access.has_privilege(&call.who, path, privilege);
+    let has = |path: &str, privilege: &str| world.access.has_privilege(&call.caller, path, privilege);
     let by_pool = call.param("pool").is_some_and(|pool| has(&format!("/pool/{pool}"), "VM.Allocate"));
     if !by_pool && !has(&format!("/vms/{vmid}"), "VM.Allocate") {
         return Err(ApiError::Denied(String::new()));
     }
     if call.is_set("start") {
-        world.access.require_privilege(&call.who, &format!("/vms/{vmid}"), "VM.PowerMgmt")?;
+        world.access.require_privilege(&call.caller, &format!("/vms/{vmid}"), "VM.PowerMgmt")?;
     }
     Ok(())
 }
@@ -187,7 +187,7 @@ pub(super) fn convert_to_template(world: &mut World, call: &ApiCall) -> Result<A
         return Err(ApiError::internal_error(format!("you can't convert a {kind_word} to template if {kind_word} is running")));
     }
     let name = format!("{}template", kind.task_prefix());
-    let upid = world.start_task(NewTask::holding_guest(&call.node, &call.who, &name, vmid, TaskWork::Template { vmid }));
+    let upid = world.start_task(NewTask::holding_guest(&call.node, &call.caller, &name, vmid, TaskWork::Template { vmid }));
     // For containers, Proxmox returns no UPID although a task runs.
     Ok(if kind == LabGuestKind::Qemu { upid.into() } else { ApiData::null() })
 }

@@ -31,5 +31,5 @@ pub(super) fn destroy(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiE
         return Err(ApiError::internal_error(text));
     }
     let name = format!("{}destroy", call.kind.task_prefix());
-    Ok(world.start_task(NewTask::holding_guest(&call.node, &call.who, &name, vmid, TaskWork::Destroy { vmid, purge })).into())
+    Ok(world.start_task(NewTask::holding_guest(&call.node, &call.caller, &name, vmid, TaskWork::Destroy { vmid, purge })).into())
 }

@@ -23,7 +23,7 @@ pub(super) fn resize(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
         LabGuestKind::Qemu => {}
     }
     let work = TaskWork::Resize { vmid, key, size, digest };
-    Ok(world.start_task(NewTask::holding_guest(&call.node, &call.who, "resize", vmid, work)).into())
+    Ok(world.start_task(NewTask::holding_guest(&call.node, &call.caller, "resize", vmid, work)).into())
 }
 
 /// For containers, Proxmox checks the size before it starts the task.
@@ -53,7 +53,7 @@ fn find_growable_disk(world: &World, call: &ApiCall, key: &str) -> Result<DriveV
     let Some(drive) = guest.get(key).map(DriveValue::parse) else {
         return Err(ApiError::internal_error(format!("disk '{key}' does not exist")));
     };
-    task_work::check_may_take_space(world, &call.who, &drive)?;
+    task_work::check_may_take_space(world, &call.caller, &drive)?;
     Ok(drive)
 }
 
@@ -88,5 +88,5 @@ pub(super) fn move_disk(world: &mut World, call: &ApiCall) -> Result<ApiData, Ap
     let vmid = guest.vmid;
     let name = if call.kind == LabGuestKind::Qemu { "qmmove" } else { "move_volume" };
     let moving = DiskMove { vmid, key, storage, format: call.param("format").map(str::to_owned), delete: call.is_set("delete") };
-    Ok(world.start_task(NewTask::holding_guest(&call.node, &call.who, name, vmid, TaskWork::Move(moving))).into())
+    Ok(world.start_task(NewTask::holding_guest(&call.node, &call.caller, name, vmid, TaskWork::Move(moving))).into())
 }

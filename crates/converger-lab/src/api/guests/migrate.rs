@@ -68,12 +68,12 @@ pub(super) fn start_migration(world: &mut World, call: &ApiCall) -> Result<ApiDa
     let service = guest.ha_service_id();
     if world.ha.is_managed(&service) {
         let work = TaskWork::Manage { kind, sid: service, state: format!("migrate {target}") };
-        return Ok(world.start_task(NewTask::without_guest_lock(&call.node, &call.who, "hamigrate", vmid, work)).into());
+        return Ok(world.start_task(NewTask::without_guest_lock(&call.node, &call.caller, "hamigrate", vmid, work)).into());
     }
     let name = if kind == LabGuestKind::Qemu { "qmigrate" } else { "vzmigrate" };
     let timeout_ms = call.number_param("timeout").map_or(task_work::RESTART_TIMEOUT_MS, |seconds| seconds.saturating_mul(1_000));
     let down = (restart && running && kind == LabGuestKind::Lxc).then_some(PreMoveShutdown { timeout_ms, force: false });
     let (online, comes_up, local_disks) = (online && running, down.is_some(), call.is_set("with-local-disks"));
     let work = TaskWork::Migrate(GuestMigration { vmid, kind, target, online, shutdown_first: down, restarts: comes_up, local_disks });
-    Ok(world.start_task(NewTask::holding_guest(&call.node, &call.who, name, vmid, work)).into())
+    Ok(world.start_task(NewTask::holding_guest(&call.node, &call.caller, name, vmid, work)).into())
 }

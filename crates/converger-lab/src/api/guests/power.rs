@@ -17,7 +17,7 @@ const INTERNAL_OPTIONS: &[&str] = &["skiplock", "keepActive", "migratedfrom", "s
 
 fn start_guest_task(world: &mut World, call: &ApiCall, name: &str, work: TaskWork) -> Result<ApiData, ApiError> {
     let kind = format!("{}{name}", call.kind.task_prefix());
-    Ok(world.start_task(NewTask::holding_guest(&call.node, &call.who, &kind, call.vmid(), work)).into())
+    Ok(world.start_task(NewTask::holding_guest(&call.node, &call.caller, &kind, call.vmid(), work)).into())
 }
 
 /// The guest, for calls where a missing one fails in the task.
@@ -37,7 +37,7 @@ fn request_ha_state(world: &mut World, call: &ApiCall, name: &str, state: &str) 
         return None;
     }
     let work = TaskWork::Manage { kind: call.kind, sid, state: state.to_owned() };
-    Some(world.start_task(NewTask::without_guest_lock(&call.node, &call.who, name, vmid, work)).into())
+    Some(world.start_task(NewTask::without_guest_lock(&call.node, &call.caller, name, vmid, work)).into())
 }
 
 pub(super) fn start(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
@@ -89,7 +89,7 @@ pub(super) fn stop(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiErro
 fn interrupt_own_shutdowns(world: &mut World, call: &ApiCall) {
     let name = format!("{}shutdown", call.kind.task_prefix());
     let about = call.vmid().to_string();
-    let user = call.who.id();
+    let user = call.caller.id();
     let is_same_task = |task: &crate::task::LabTask| task.kind == name && task.about == about && task.user == user && !task.is_over();
     let ids: Vec<u64> = world.tasks.all.iter().filter(|(_, task)| is_same_task(task)).map(|(id, _)| *id).collect();
     for id in ids {
@@ -148,7 +148,7 @@ pub(super) fn suspend(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiE
     }
     require_running_with_config(world, call)?;
     if call.is_set("todisk") {
-        world.access.require_privilege(&call.who, &format!("/vms/{vmid}"), "VM.Config.Disk")?;
+        world.access.require_privilege(&call.caller, &format!("/vms/{vmid}"), "VM.Config.Disk")?;
         return start_guest_task(world, call, "suspend", TaskWork::Hibernate { vmid });
     }
     start_guest_task(world, call, "pause", TaskWork::Pause { vmid })

@@ -19,9 +19,9 @@ pub(super) fn find_backup<'a>(world: &'a World, call: &'a ApiCall) -> Result<Opt
     let storage = volume.split(':').next().unwrap_or_default();
     let found = world.storages.backups.get(volume);
     let owner = found.map(|backup| format!("/vms/{}", backup.vmid));
-    let own = owner.is_some_and(|guest| world.access.has_privilege(&call.who, &guest, "VM.Backup"));
+    let own = owner.is_some_and(|guest| world.access.has_privilege(&call.caller, &guest, "VM.Backup"));
     let privileges: &[&str] = if own { &["Datastore.Allocate", "Datastore.AllocateSpace"] } else { &["Datastore.Allocate"] };
-    world.access.require_any_privilege(&call.who, &format!("/storage/{storage}"), privileges)?;
+    world.access.require_any_privilege(&call.caller, &format!("/storage/{storage}"), privileges)?;
     found.map(Some).ok_or_else(|| ApiError::internal_error(format!("volume '{volume}' does not exist")))
 }
 

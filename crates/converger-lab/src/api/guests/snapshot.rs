@@ -75,7 +75,7 @@ pub(super) fn set_description(world: &mut World, call: &ApiCall) -> Result<ApiDa
 
 fn start_snapshot_task(world: &mut World, call: &ApiCall, name: &str, work: SnapshotWork) -> ApiData {
     let kind = format!("{}{name}", call.kind.task_prefix());
-    world.start_task(NewTask::holding_guest(&call.node, &call.who, &kind, call.vmid(), TaskWork::Snapshot(work))).into()
+    world.start_task(NewTask::holding_guest(&call.node, &call.caller, &kind, call.vmid(), TaskWork::Snapshot(work))).into()
 }
 
 pub(super) fn take(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {

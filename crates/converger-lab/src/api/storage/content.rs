@@ -125,24 +125,24 @@ fn check_may_read(world: &World, call: &ApiCall, id: &str) -> Result<(), ApiErro
     let storage = call.param("storage").unwrap_or_default();
     let own = world.storages.backups.get(id).is_some_and(|backup| {
         let guest = format!("/vms/{}", backup.vmid);
-        world.access.has_privilege(&call.who, &guest, "VM.Backup")
+        world.access.has_privilege(&call.caller, &guest, "VM.Backup")
     });
     let privileges: &[&str] = if own {
         &["Datastore.Allocate", "Datastore.AllocateSpace", "Datastore.Audit"]
     } else {
         &["Datastore.Allocate", "Datastore.Audit"]
     };
-    world.access.require_any_privilege(&call.who, &format!("/storage/{storage}"), privileges)
+    world.access.require_any_privilege(&call.caller, &format!("/storage/{storage}"), privileges)
 }
 
 /// Requires the right to manage the storage. For a backup, the right to back up its guest and to allocate space is enough.
 fn check_may_change(world: &World, call: &ApiCall, id: &str) -> Result<(), ApiError> {
     let storage = format!("/storage/{}", call.param("storage").unwrap_or_default());
     let backup = world.storages.backups.get(id);
-    let own = backup.is_some_and(|backup| world.access.has_privilege(&call.who, &format!("/vms/{}", backup.vmid), "VM.Backup"));
-    match own && world.access.has_privilege(&call.who, &storage, "Datastore.AllocateSpace") {
+    let own = backup.is_some_and(|backup| world.access.has_privilege(&call.caller, &format!("/vms/{}", backup.vmid), "VM.Backup"));
+    match own && world.access.has_privilege(&call.caller, &storage, "Datastore.AllocateSpace") {
         true => Ok(()),
-        false => world.access.require_privilege(&call.who, &storage, "Datastore.Allocate"),
+        false => world.access.require_privilege(&call.caller, &storage, "Datastore.Allocate"),
     }
 }
 
@@ -175,7 +175,7 @@ pub(super) fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
     let owner = world.storages.volumes.get(&id).map(|volume| volume.vmid);
     let owner = owner.or_else(|| world.storages.backups.get(&id).map(|backup| backup.vmid));
     let about = owner.map_or_else(|| storage.clone(), |vmid| format!("{vmid}@{storage}"));
-    Ok(world.start_task(NewTask::for_node(&call.node, &call.who, "imgdel", &about, TaskWork::RemoveContent { volume: id })).into())
+    Ok(world.start_task(NewTask::for_node(&call.node, &call.caller, "imgdel", &about, TaskWork::RemoveContent { volume: id })).into())
 }
 
 pub(super) fn download_file(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
@@ -186,7 +186,7 @@ pub(super) fn download_file(world: &mut World, call: &ApiCall) -> Result<ApiData
     }
     let volume = format!("{name}:{content}/{file}");
     let about = file.to_owned();
-    Ok(world.start_task(NewTask::for_node(&call.node, &call.who, "download", &about, TaskWork::Fetch { volume })).into())
+    Ok(world.start_task(NewTask::for_node(&call.node, &call.caller, "download", &about, TaskWork::Fetch { volume })).into())
 }
 
 pub(super) fn list_appliances(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
@@ -208,5 +208,5 @@ pub(super) fn fetch_appliance(world: &mut World, call: &ApiCall) -> Result<ApiDa
         return Err(ApiError::internal_error(format!("storage '{name}' does not support templates")));
     }
     let volume = format!("{name}:vztmpl/{template}");
-    Ok(world.start_task(NewTask::for_node(&call.node, &call.who, "download", "", TaskWork::Fetch { volume })).into())
+    Ok(world.start_task(NewTask::for_node(&call.node, &call.caller, "download", "", TaskWork::Fetch { volume })).into())
 }

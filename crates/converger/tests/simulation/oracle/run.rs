@@ -102,7 +102,7 @@ impl Oracle {
         let is_again = self.is_healed && course.done.contains(&case.done_key());
         let is_allowed = self.is_within_budget(changed, interrupted);
         self.require(is_allowed, "S14", || format!("{id} {}: {changed} guests changed in its run, {interrupted} interrupted", sent.vmid));
-        let in_flight: Vec<&OracleCase> = self.cases.values().filter(|case| case.is_sent_in(self.life)).collect();
+        let in_flight: Vec<&OracleCase> = self.cases.values().filter(|case| case.is_sent_in(self.process_number)).collect();
         let on_node = in_flight.iter().filter(|case| case.sent_to == sent.node).count();
         let schedule::ConcurrencyLimits { per_node, overall } = self.run_course.at_once;
         let fits = in_flight.len() <= overall.max(1) as usize && on_node <= per_node.max(1) as usize;
@@ -132,7 +132,7 @@ impl Oracle {
         if self.wanted.len() < 2 || self.run_course.has_moved {
             return;
         }
-        let (life, schedule::ConcurrencyLimits { per_node, overall }) = (self.life, self.run_course.at_once);
+        let (life, schedule::ConcurrencyLimits { per_node, overall }) = (self.process_number, self.run_course.at_once);
         let in_flight: Vec<&OracleCase> = self.cases.values().filter(|case| case.is_under_way).collect();
         if in_flight.len() >= overall.max(1) as usize {
             return;
@@ -141,7 +141,7 @@ impl Oracle {
             let on_node = in_flight.iter().filter(|own| own.operation.guest.node == case.operation.guest.node).count();
             on_node < per_node.max(1) as usize
         };
-        let is_waiting = |case: &OracleCase| case.life == life && !case.is_under_way && case.believed.is_none();
+        let is_waiting = |case: &OracleCase| case.process_number == life && !case.is_under_way && case.believed.is_none();
         let own =
             self.cases.values().find(|case| is_waiting(case) && has_room(case) && self.unfinished_predecessors(case).next().is_none());
         if let Some(id) = own.map(|case| case.operation.id.clone()) {
@@ -187,7 +187,7 @@ impl OracleCase {
 
     /// Whether its change is in flight in this life.
     fn is_sent_in(&self, life: u32) -> bool {
-        self.is_under_way && self.life == life && self.sends > 0
+        self.is_under_way && self.process_number == life && self.sends > 0
     }
 
     /// The guest and the change.

@@ -71,7 +71,7 @@ impl Oracle {
     ) {
         self.sends += 1;
         self.sent.insert((sent.kind.clone(), sent.verb.clone()));
-        let life = self.life;
+        let life = self.process_number;
         let Some(case) = self.cases.get_mut(id) else { return self.report_violation("S1", format!("{id} is nobody's")) };
         case.sends += 1;
         (case.sent_ms, case.is_read) = (now_ms, false);
@@ -81,7 +81,7 @@ impl Oracle {
         if case.sends > 1 {
             found = found.or(Some(("S2", "it is sent a second time".into())));
         }
-        if case.is_recovered || case.life != life {
+        if case.is_recovered || case.process_number != life {
             found = found.or(Some(("S20", "a recovery sends".into())));
         }
         let is_writable = !self.is_unwritable;
@@ -107,7 +107,7 @@ impl Oracle {
     /// Design 6.21: we do not apply a pending value that differs from the declared one, unless this write replaces it with ours.
     fn check_foreign_pending(&self, id: &OperationId, sent: &ParsedMutation) -> RuleBreach {
         let case = &self.cases[id];
-        let config = case.config.as_ref()?.truth.as_ref()?;
+        let config = case.config.as_ref()?.guest.as_ref()?;
         let wanted = self.wanted.get(&case.operation.guest.vmid.get());
         let declared = |key: &str| wanted.and_then(|wanted| wanted.config.get(key)).map(Option::as_deref);
         let is_ours = |key: &str, value: Option<&str>| declared(key) == Some(value) || sent.value(key).is_some() || sent.deletes_key(key);
@@ -180,14 +180,14 @@ impl OracleCase {
         if !cluster.quorate || !cluster.online {
             return Some(("S4", "the cluster had no quorum, or the node was not there".into()));
         }
-        let is_there = |snapshot: &TruthSnapshot| snapshot.truth.as_ref().is_some_and(|truth| truth.node == sent.node);
+        let is_there = |snapshot: &TruthSnapshot| snapshot.guest.as_ref().is_some_and(|truth| truth.node == sent.node);
         (!is_there(status) || !is_there(config)).then(|| ("S4", format!("the guest was not read from {}", sent.node)))
     }
 
     /// As it was read, it was the planned guest in the planned state, and nobody else was working on it.
     fn check_guest_state(&self, sent: &ParsedMutation) -> RuleBreach {
-        let status = self.status.as_ref()?.truth.as_ref()?;
-        let config = self.config.as_ref()?.truth.as_ref()?;
+        let status = self.status.as_ref()?.guest.as_ref()?;
+        let config = self.config.as_ref()?.guest.as_ref()?;
         let step = &self.operation.step;
         if !truth::runs_as(status, step.from) {
             return Some(("S4", format!("it was {:?}, and not as planned", status.process)));
