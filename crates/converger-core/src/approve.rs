@@ -215,11 +215,11 @@ fn check_approval(plan: &Plan, admission: &Admission, digest: Digest) -> Result<
         return Ok(("nobody".into(), "nothing to do"));
     }
     if admission.mode == ApprovalMode::Shared {
-        return missing("somebody else's approval", changed);
+        return missing("the approval of another person", changed);
     }
     match &admission.confirmation {
         Confirmation::None => missing("a confirmation", changed),
-        Confirmation::Declined { .. } => missing("a yes of whoever was asked", changed),
+        Confirmation::Declined { .. } => missing("a yes from the person who was asked", changed),
         Confirmation::Typed { by, names } => {
             let unnamed = guests_not_named(plan, names);
             if unnamed.is_empty() { Ok((by.clone(), "typed")) } else { missing("the typed name of each guest that goes down", unnamed) }

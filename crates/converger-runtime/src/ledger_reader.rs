@@ -263,7 +263,7 @@ impl LedgerReader {
 /// # Errors
 /// The ledger or the journal cannot be read, or is not as it was recorded.
 pub fn parse_entry_at(index: u64, bytes: &[u8]) -> Result<LedgerEntry, RuntimeError> {
-    parse_entry(bytes).map_err(|error| integrity_error(format!("entry {index} is none that this program writes: {error}")).at_entry(index))
+    parse_entry(bytes).map_err(|error| integrity_error(format!("entry {index} is not valid: {error}")).at_entry(index))
 }
 
 /// The ledger is shorter.

@@ -96,7 +96,7 @@ fn find_planted_bugs(schedules: u64) -> ExitCode {
     if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// How many of so many schedules find each planted bug: for whoever changes what is drawn.
+/// Prints how many schedules detect each planted bug. Use it after changing what schedules draw.
 fn count_detections(schedules: u64) {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let found = PlantedBug::ALL.map(|bug| {

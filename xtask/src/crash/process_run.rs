@@ -116,7 +116,7 @@ fn answer_prompt(output: &str) -> Option<&str> {
     if question.ends_with("[yes/no] ") {
         return Some("yes");
     }
-    question.strip_suffix(" goes down by this. Type its name: ")
+    question.strip_prefix("This stops ")?.strip_suffix(". Type its name: ")
 }
 
 /// The text without escapes that move the cursor or set a colour.
@@ -168,9 +168,9 @@ mod tests {
 
     #[test]
     fn prompts_are_answered() {
-        assert_eq!(answer_prompt("a plan\r\nCarry this out? [yes/no] "), Some("yes"));
-        assert_eq!(answer_prompt("yes\r\nold-1 goes down by this. Type its name: "), Some("old-1"));
-        assert_eq!(answer_prompt("old-1 goes down by this. Type its name: \n"), None);
+        assert_eq!(answer_prompt("a plan\r\nApply this plan? [yes/no] "), Some("yes"));
+        assert_eq!(answer_prompt("yes\r\nThis stops old-1. Type its name: "), Some("old-1"));
+        assert_eq!(answer_prompt("This stops old-1. Type its name: \n"), None);
         assert_eq!(answer_prompt("101 qemu web-1 start: done"), None);
     }
 
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn prompts_are_answered_and_overdue_processes_killed() {
-        let script = "printf 'web goes down by this. Type its name: '; read name; echo \"it is $name\"; exit 7";
+        let script = "printf 'This stops web. Type its name: '; read name; echo \"it is $name\"; exit 7";
         let played = run_process(shell::new_command("sh", &["-c", script]), None, "it is", 0, Duration::from_secs(60)).unwrap();
         assert_eq!((played.code, played.is_killed), (Some(7), false));
         assert!(played.output.ends_with("it is web\n") && played.ready.is_some(), "{played:?}");

@@ -6,6 +6,7 @@ mod conformance;
 mod damaged_responses;
 mod https_server;
 mod inventory;
+mod malformed_rows;
 mod node_lists;
 mod node_queue;
 mod observe;

@@ -120,7 +120,7 @@ impl From<ReproduceError> for Admissibility {
                 broken(failure::FailureCode::IntegrityViolation, format!("the {part} that is kept as {named} has the digest {found}"))
             }
             ReproduceError::Unreadable { part, why } => {
-                broken(failure::FailureCode::IntegrityViolation, format!("the {part} is none that this program writes: {why}"))
+                broken(failure::FailureCode::IntegrityViolation, format!("the {part} is not valid: {why}"))
             }
             ReproduceError::Breach { part, then, now, at } => broken(
                 failure::FailureCode::DeterminismBreach,

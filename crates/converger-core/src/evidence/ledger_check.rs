@@ -65,14 +65,14 @@ impl LedgerCheck {
     /// The entry is invalid, or it cannot follow the ones before it. `told` is also called if only its position is wrong.
     pub fn add_entry_and_visit(&mut self, bytes: &[u8], visit: impl FnOnce(&LedgerEntry)) -> Result<(), LedgerFault> {
         let index = self.entries;
-        let entry = parse_entry(bytes).map_err(|error| integrity_fault(index, format!("is none that this program writes: {error}")))?;
+        let entry = parse_entry(bytes).map_err(|error| integrity_fault(index, format!("is not valid: {error}")))?;
         for digest in entry.named_digests() {
             self.named.entry(digest).or_insert(index);
         }
         self.track_entry(index, &entry)?;
         self.entries = index + 1;
         visit(&entry);
-        self.replay.apply_entry(entry).map_err(|misplaced| integrity_fault(index, format!("cannot stand where it does: {misplaced}")))
+        self.replay.apply_entry(entry).map_err(|misplaced| integrity_fault(index, format!("is out of place: {misplaced}")))
     }
 
     /// Records what an entry adds beyond its position.

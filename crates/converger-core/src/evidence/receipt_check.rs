@@ -57,7 +57,7 @@ impl OperationProof {
     pub fn from_entries<'e>(entries: impl Iterator<Item = (u64, &'e [u8])>, attachments: &[Vec<u8>]) -> Result<Self, LedgerFault> {
         let mut reading = ProofBuilder::default();
         for (index, bytes) in entries {
-            let entry = parse_entry(bytes).map_err(|error| integrity_fault(index, format!("is none that this program writes: {error}")))?;
+            let entry = parse_entry(bytes).map_err(|error| integrity_fault(index, format!("is not valid: {error}")))?;
             reading.add_entry(index, entry)?;
         }
         reading.finish(attachments)
@@ -104,7 +104,7 @@ impl ProofBuilder {
             }
             _ => return Err(integrity_fault(index, "does not belong to the operation that is proven".to_owned())),
         }
-        self.replay.apply_entry(entry).map_err(|misplaced| integrity_fault(index, format!("cannot stand where it does: {misplaced}")))
+        self.replay.apply_entry(entry).map_err(|misplaced| integrity_fault(index, format!("is out of place: {misplaced}")))
     }
 
     fn finish(self, attachments: &[Vec<u8>]) -> Result<OperationProof, LedgerFault> {

@@ -99,13 +99,13 @@ fn missing_and_changed_parts_are_detected() {
             let digest = record.decision.digest(part);
             let mut missing = DecisionFixture { decision: record.decision.clone(), blobs: record.blobs.clone() };
             let mut bytes = missing.blobs.remove(&digest).expect("it is kept");
-            assert_eq!(missing.reproduce(), Err(ReproduceError::Missing { part: part, digest }), "{case:?}");
+            assert_eq!(missing.reproduce(), Err(ReproduceError::Missing { part, digest }), "{case:?}");
             let at = bytes.len() / 2;
             bytes[at] ^= 1;
             let found = Digest::of_bytes(&bytes);
             assert_eq!(
                 record.with_part(part, bytes, false).reproduce(),
-                Err(ReproduceError::Changed { part: part, named: digest, found }),
+                Err(ReproduceError::Changed { part, named: digest, found }),
                 "{case:?}"
             );
         }
@@ -197,6 +197,6 @@ fn another_planner_or_table_is_reported() {
         record.with_part(part, text.replacen("qemu", "lxc", 1).replacen("start", "begin", 1).into_bytes(), true).reproduce()
     };
     for part in [DecisionPart::Rules, DecisionPart::Catalogue] {
-        assert_eq!(changed(part), Err(ReproduceError::OtherTables { part: part }), "{part}");
+        assert_eq!(changed(part), Err(ReproduceError::OtherTables { part }), "{part}");
     }
 }

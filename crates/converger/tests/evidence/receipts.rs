@@ -73,9 +73,7 @@ fn operation_receipt_shows_the_operation_and_its_admission() {
 fn receipt_without_a_required_entry_is_refused() {
     let (fixture, key, [bundle, _]) = fixture_with_receipts();
     let expected = |kind: &str| match kind {
-        "run-started" => {
-            "error[integrity-violation]: receipt.txt proves no operation: entry 12 cannot stand where it does: it is about the run "
-        }
+        "run-started" => "error[integrity-violation]: receipt.txt proves no operation: entry 12 is out of place: it is about the run ",
         "plan" => "error[integrity-violation]: receipt.txt proves no operation: entry 14, the admission of the run ",
         "approval" => "the approvals in its bundle are not those before it in the ledger",
         "admission" => "error[evidence-missing]: receipt.txt proves no operation: no entry before it admits the plan of the operation ",

@@ -80,7 +80,7 @@ fn detects_an_operation_missing_from_the_ledger() {
     check_detected(&fixture, "all its entries", without(""), &unlogged);
     let other = format!("error[unlogged-execution]: the journal differs from the ledger in the operation {id}");
     check_detected(&fixture, "its outcome", without("\"kind\":\"outcome\""), &other);
-    let missing_intent = format!("cannot stand where it does: it is about the operation {id}, which has no intent before it");
+    let missing_intent = format!("is out of place: it is about the operation {id}, which has no intent before it");
     check_detected(&fixture, "its intent", without("\"kind\":\"intent\""), &missing_intent);
 }
 
@@ -159,7 +159,7 @@ fn broken_record_is_reported_with_since_too() {
     fixture.apply_fixture.write_private("seen", &seen);
     fixture.run_expecting(&["verify", "--since", "seen"], 0);
     let none = "UPDATE ledger_entries SET body = CAST('{}' AS BLOB), sum = row_sum(seq, CAST('{}' AS BLOB)) WHERE seq = 1";
-    let cases = [("DELETE FROM ledger_entries WHERE seq = 1", "entry 0 is missing"), (none, "entry 0 is none that this program writes")];
+    let cases = [("DELETE FROM ledger_entries WHERE seq = 1", "entry 0 is missing"), (none, "entry 0 is not valid")];
     for (statements, expected) in cases {
         let whole = fixture.copy_state_to("whole");
         DatabaseForger::open(&fixture.state_directory()).run(statements);
@@ -220,7 +220,7 @@ fn detects_moved_changed_or_removed_entries_with_their_index() {
     let hash_mismatch = "the stored hashes are not those of the entries";
     check_detected(&fixture, "moved", edited(|entries| entries.swap(40, 41)), &format!("entry 40 (tile/0/000): {hash_mismatch}"));
     check_detected(&fixture, "moved far", edited(|entries| entries.swap(300, 400)), &format!("entry 300 (tile/0/001): {hash_mismatch}"));
-    let misplaced = "entry 40 cannot stand where it does: it is about the run ";
+    let misplaced = "entry 40 is out of place: it is about the run ";
     check_detected(&fixture, "moved into another run", edited(|entries| entries.swap(40, 400)), misplaced);
     let blank = |entries: &mut Vec<Vec<u8>>| {
         let at = entries[310].iter().position(|byte| *byte == b'1').expect("a number");
@@ -243,7 +243,7 @@ fn detects_moved_changed_or_removed_entries_with_their_index() {
         entries[205] = b"{}".to_vec();
         entries.swap(209, 210);
     };
-    check_detected(&fixture, "none, and one behind it is another", edited(none), "entry 205 is none that this program writes");
+    check_detected(&fixture, "none, and one behind it is another", edited(none), "entry 205 is not valid");
     let gap = |forger: &DatabaseForger| forger.run("DELETE FROM ledger_entries WHERE seq = 100");
     check_detected(&fixture, "a gap", gap, "entry 99 is missing");
     let last = format!("DELETE FROM ledger_entries WHERE seq = {size}");

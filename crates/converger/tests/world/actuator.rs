@@ -147,7 +147,7 @@ fn check_same_request(transport: &LabTransport<()>, write: &ProxmoxWrite) {
         EnvResponse::Config(config) => config.revision,
         other => panic!("no config: {other:?}"),
     };
-    assert_eq!(command_for(&EnvRequest::Send { address: address, change, revision }), Ok(ProxmoxCommand::Write(write.clone())));
+    assert_eq!(command_for(&EnvRequest::Send { address, change, revision }), Ok(ProxmoxCommand::Write(write.clone())));
 }
 
 fn plant_faults(transport: &LabTransport<()>, fate: ChangeFate) {

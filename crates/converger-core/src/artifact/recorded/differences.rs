@@ -125,7 +125,9 @@ mod tests {
         json!({ "vmid": vmid, "kind": "qemu", "name": "web", "verdict": verdict, "steps": steps, "precondition": { "identity": { "uuid": "a" } } })
     }
 
-    fn found(then: &RecordedPlan, now: &RecordedPlan) -> Vec<(u64, &'static str, Vec<(&'static str, String)>)> {
+    type GuestDifferenceText = (u64, &'static str, Vec<(&'static str, String)>);
+
+    fn found(then: &RecordedPlan, now: &RecordedPlan) -> Vec<GuestDifferenceText> {
         let steps = |steps: Vec<StepDifference>| steps.into_iter().map(|step| (step.kind.word(), step.text)).collect();
         let guests = then.guest_differences(now, GuestOmission::Forbidden).into_iter();
         guests.map(|guest| (guest.vmid, guest.kind.word(), steps(guest.steps))).collect()

@@ -187,7 +187,7 @@ fn start_with_dependency(state: RunState) -> OperationState {
     let (operation, context) = last_step_for("start");
     let address =
         GuestAddress { node: NodeName::new("pve2").expect("a node"), kind: GuestKind::Qemu, vmid: Vmid::new(200).expect("an id") };
-    OperationState::new(operation, context.with_dependencies(vec![DependencyCheck { address: address, state }]), Patience::default())
+    OperationState::new(operation, context.with_dependencies(vec![DependencyCheck { address, state }]), Patience::default())
 }
 
 #[test]
