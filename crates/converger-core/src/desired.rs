@@ -112,6 +112,12 @@ impl Scope {
         Self { ids: ids.into(), unselected: Box::default() }
     }
 
+    /// This scope, with more ids in it.
+    #[must_use]
+    pub(crate) fn with_ids(&self, more: impl IntoIterator<Item = Vmid>) -> Self {
+        Self { unselected: self.unselected.clone(), ..Self::new(self.ids.iter().copied().chain(more).collect()) }
+    }
+
     /// Whether a guest is in scope.
     #[must_use]
     pub fn contains(&self, vmid: Vmid) -> bool {

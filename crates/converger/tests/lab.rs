@@ -121,7 +121,7 @@ fn a_cluster_that_cannot_be_reached_has_no_list_of_guests() {
     let two = format!("[environments.barn]\n{endpoint}[environments.lab]\n{endpoint}");
     fs::write(work_directory.path().join("converger.toml"), two).expect("written");
     let (code, _, stderr) = guests(&[]);
-    assert!(code == Some(2) && stderr.contains("leads to 2 environments: barn, lab"), "{stderr}");
+    assert!(code == Some(2) && stderr.contains("no environment is named, and converger.toml has 2: barn, lab"), "{stderr}");
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn unavailable_port_is_named_with_a_remedy() {
     let address = listener.local_addr().expect("an address");
     let parts = [&format!("cannot listen on {address}"), "`--port 0` takes any free ports"];
     check_error(&work_directory, &["--nodes", "1", "--port", &address.port().to_string()], 1, &parts);
-    check_error(&work_directory, &["--nodes", "2", "--port", "65535"], 2, &["2 nodes need as many ports", "--port 0"]);
+    check_error(&work_directory, &["--nodes", "2", "--port", "65535"], 2, &["2 nodes need one each", "--port 0"]);
 }
 
 #[test]

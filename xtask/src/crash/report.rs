@@ -225,7 +225,7 @@ mod tests {
             text.starts_with("script/kept/log/fsync/2/kill\n  twice: start of 101 was sent 2 times\noutput of the applies after"),
             "{text}"
         );
-        assert!(text.contains("kill:\n  0: 103 guests in scope\n  1: nothing to do\n0 of 0 calls"), "{text}");
+        assert!(text.contains("kill:\n  0: 103 guests in scope\n  1: nothing to do\n0 of 0 writing calls"), "{text}");
         assert!(text.contains("\n2 points of 9 "), "{text}");
         assert!(report.check(1).unwrap_err().to_string().contains("--point script/kept/log/fsync/2/kill"));
         assert_eq!(report.to_json()["violations"].as_array().map(Vec::len), Some(1));

@@ -535,7 +535,7 @@ fn unreadable_list_or_cluster_gives_an_error_with_a_remedy() {
             "resources?type=vm",
             HttpResponse { body: b"<html>".to_vec(), ..success_response("") },
             FailureCause::Malformed,
-            "Proxmox VE's own",
+            "that of Proxmox VE itself",
         ),
     ];
     for (path, answer, expected, part) in cases {

@@ -121,7 +121,7 @@ fn damaged_http_response_is_a_failure() {
     check_read_and_write_failure(
         &ServerReply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n{\"data\":".to_vec()),
         FailureCause::Malformed,
-        "cut off",
+        "truncated",
     );
     let zipped = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\n\x1f\x8b\x08".to_vec();
     check_read_and_write_failure(&ServerReply::Raw(zipped), FailureCause::Compressed, "compressed");

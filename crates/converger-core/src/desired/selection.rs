@@ -91,7 +91,7 @@ impl GuestSelection {
     #[must_use]
     pub fn resolve(&self, existing: impl IntoIterator<Item = Vmid>) -> Scope {
         let in_ranges = existing.into_iter().filter(|vmid| self.ranges.iter().any(|range| range.contains(*vmid)));
-        Scope::new(self.named.ids().iter().copied().chain(in_ranges).collect())
+        self.named.with_ids(in_ranges)
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) fn parse_vmid(text: &str) -> Result<Vmid, String> {
     // `str::parse` accepts a sign, which no id has.
     let digits = Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     let number = digits.and_then(|digits| digits.parse().ok()).and_then(Vmid::new);
-    number.ok_or_else(|| format!("an id of a guest is a number between {} and {}", Vmid::MIN, Vmid::MAX))
+    number.ok_or_else(|| format!("a guest id is a number between {} and {}", Vmid::MIN, Vmid::MAX))
 }
 
 #[cfg(test)]

@@ -273,7 +273,7 @@ mod tests {
         let long = format!(r#"{{"vmid":101,"kind":"lxc","node":"pve1","status":"stopped","name":"{}","tags":[]}}"#, "n".repeat(9_000));
         let text = render(&observation(&format!("{row},{long}")), &[]);
         assert!(!text.contains('\u{1b}') && text.contains(r#""web\u{1b}[2J\n101 qemu running""#), "{text}");
-        assert!(text.contains("[4937 characters more, with --json]") && text.contains("[8937 characters more, with --json]"), "{text}");
+        assert!(text.contains("[5000 characters; --json shows all]") && text.contains("[9000 characters; --json shows all]"), "{text}");
         assert!(text.lines().count() == 6 && text.len() < 1_000, "{text}");
     }
 
