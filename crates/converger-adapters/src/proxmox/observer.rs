@@ -200,7 +200,7 @@ impl ProxmoxObserver {
             // What is known of a guest may be from the first answer: a reading is as old as its beginning.
             let began = (self.clock)();
             let token = way.token.id.as_str();
-            let (cluster, scope) = (self.cluster.as_deref(), selection.named());
+            let (cluster, scope) = (self.cluster.as_deref(), selection.named_ids());
             let question = ObservationRequest { environment: &self.name, cluster, token, scope, needs: &self.needs };
             match observe::take_selected_reading(&session, &question, selection).await {
                 Ok((taken, scope)) => {
