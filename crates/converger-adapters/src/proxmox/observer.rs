@@ -212,7 +212,7 @@ impl ProxmoxObserver {
             // The first response may be the only one about a guest, so the observation is as old as its first request.
             let began = (self.clock)();
             let token = access.token.id.as_str();
-            let (cluster, scope) = (self.cluster.as_deref(), selection.named());
+            let (cluster, scope) = (self.cluster.as_deref(), selection.named_ids());
             let question = ObservationRequest { environment: &self.name, cluster, token, scope, needs: &self.needs };
             match observe::take_selected_reading(&session, &question, selection, progress).await {
                 Ok((reading, scope)) => {

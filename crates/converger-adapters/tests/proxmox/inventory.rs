@@ -12,7 +12,7 @@ use crate::scripted_proxmox::{ScriptedGuest, ScriptedProxmox, cluster_rows, fail
 fn take_selected(proxmox: &ScriptedProxmox, needs: &ReadSet, selection: &GuestSelection) -> (ProxmoxReading, Scope) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let environment = EnvironmentName::new("lab").expect("a name");
-    let (cluster, scope) = (None, selection.named());
+    let (cluster, scope) = (None, selection.named_ids());
     let question = ObservationRequest { environment: &environment, cluster, token: "svc@pve!probe", scope, needs };
     runtime
         .block_on(observe::take_selected_reading(&ProxmoxSession::new(proxmox.clone()), &question, selection, &|_, _| {}))

@@ -71,7 +71,7 @@ impl GuestSelection {
 
     /// The ids that are named one by one.
     #[must_use]
-    pub fn named(&self) -> &Scope {
+    pub fn named_ids(&self) -> &Scope {
         &self.named
     }
 

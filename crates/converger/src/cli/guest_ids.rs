@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn ids_and_ranges_become_one_selection() {
         let selection = parse_list("100-120,130,110-125,105").expect("a list");
-        assert_eq!((selection.named().ids(), selection.ranges().len()), (&ids(&[105, 130])[..], 1));
+        assert_eq!((selection.named_ids().ids(), selection.ranges().len()), (&ids(&[105, 130])[..], 1));
         assert_eq!(selection.ranges()[0].to_string(), "100-125");
         assert_eq!(selection.resolve(ids(&[100, 121, 126])).ids(), ids(&[100, 105, 121, 130]));
     }

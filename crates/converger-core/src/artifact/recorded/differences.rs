@@ -127,7 +127,7 @@ mod tests {
 
     type GuestDifferenceText = (u64, &'static str, Vec<(&'static str, String)>);
 
-    fn found(then: &RecordedPlan, now: &RecordedPlan) -> Vec<GuestDifferenceText> {
+    fn list_differences(then: &RecordedPlan, now: &RecordedPlan) -> Vec<GuestDifferenceText> {
         let steps = |steps: Vec<StepDifference>| steps.into_iter().map(|step| (step.kind.word(), step.text)).collect();
         let guests = then.guest_differences(now, GuestOmission::Forbidden).into_iter();
         guests.map(|guest| (guest.vmid, guest.kind.word(), steps(guest.steps))).collect()
@@ -150,8 +150,8 @@ mod tests {
             (101, "removed", vec![]),
             (102, "added", vec![("added", "start".to_owned())]),
         ];
-        assert_eq!(found(&then, &now), expected);
-        assert_eq!(found(&then, &then), []);
+        assert_eq!(list_differences(&then, &now), expected);
+        assert_eq!(list_differences(&then, &then), []);
     }
 
     #[test]
@@ -160,14 +160,14 @@ mod tests {
         let mut recreated = row(100, "steps", &start);
         recreated["precondition"]["identity"]["uuid"] = json!("b");
         let (then, now) = (body("lab", &json!([row(100, "steps", &start)])), body("lab", &json!([recreated])));
-        assert_eq!(found(&then, &now), [(100, "changed", vec![])]);
+        assert_eq!(list_differences(&then, &now), [(100, "changed", vec![])]);
     }
 
     #[test]
     fn plans_of_two_environments_are_not_compared_guest_by_guest() {
         let start = json!([{ "change": "start" }]);
         let (then, now) = (body("lab", &json!([row(100, "steps", &start)])), body("barn", &json!([])));
-        assert_eq!(found(&then, &now), []);
+        assert_eq!(list_differences(&then, &now), []);
         assert_eq!(then.general_differences(&now), ["environment: then \"lab\", now \"barn\""]);
     }
 }
