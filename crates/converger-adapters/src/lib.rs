@@ -1,11 +1,11 @@
-//! Observers. Each one reads a source outside of the program and returns an [`Observation`] within a scope.
+//! Observers. Each one reads a source outside the program and returns an [`Observation`] within a scope.
 //!
 //! An observer reads once and changes nothing. It returns core types; none of its own types leaves this crate. A value that it could not
 //! read is unread or unknown, with a cause. It never guesses.
 //!
 //! [`Observation`]: converger_core::observe::Observation
 
-// The tests inside and outside of this crate share one lab transport, which refers to the crate by its name.
+// The tests inside and outside this crate share one lab transport, which refers to the crate by its name.
 #[cfg(test)]
 extern crate self as converger_adapters;
 
@@ -26,7 +26,7 @@ use thiserror::Error;
 
 /// Takes one observation of an environment.
 pub trait Observer {
-    /// Reads the guests of a scope in an environment: one attempt, no retry, no change, nothing outside of the scope.
+    /// Reads the guests of a scope in an environment: one attempt, no retry, no change, nothing outside the scope.
     ///
     /// # Errors
     /// No observation exists. A guest that cannot be read is not an error: its status is unknown, with a cause.

@@ -293,7 +293,7 @@ impl OperationState {
         (is_before && self.address.node != *counted).then(|| self.address.node.clone())
     }
 
-    /// Whether the operation was recovered from the journal, so that it only reads.
+    /// Whether the operation was recovered from the journal and therefore only reads.
     #[must_use]
     pub fn is_recovered(&self) -> bool {
         self.origin != OperationOrigin::Fresh

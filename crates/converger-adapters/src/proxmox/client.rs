@@ -39,7 +39,7 @@ const PORT: u16 = 8006;
 const IDLE_CONNECTION_MAX: Duration = Duration::from_secs(3);
 const _: () = assert!(IDLE_CONNECTION_MAX.as_secs() < 5);
 
-/// This machine. Its addresses are fixed, so that no resolver can redirect it.
+/// This machine. Its addresses are fixed, so no resolver can redirect it.
 const LOCALHOST: &str = "localhost";
 const LOCALHOST_ADDRESSES: [SocketAddr; 2] =
     [SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0), SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 0)];

@@ -54,7 +54,7 @@ pub struct ObservationRequest<'q> {
 /// An observation with its notes for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxmoxReading {
-    /// The observation. It still contains guests outside of the scope.
+    /// The observation. It still contains guests outside the scope.
     pub observation: Observation,
     /// Irregularities, in order.
     pub notes: Vec<ReadingNote>,
@@ -284,7 +284,7 @@ pub(super) async fn read_list<E: ProxmoxTransport>(session: &ProxmoxSession<E>) 
     }
 }
 
-/// The guests whose run state is read from the lists of their nodes: those in scope on nodes that are online. If everything is needed, each
+/// The guests whose run-state is read from the lists of their nodes: those in scope on nodes that are online. If everything is needed, each
 /// guest is read by itself instead.
 fn guests_to_confirm<'r>(
     question: &ObservationRequest<'_>,
@@ -581,13 +581,13 @@ fn apply_detail(row: &mut ObservedGuest, outcome: guest_details::DetailResult) -
             format!("guest {}: its config came without a `digest`, which every release of Proxmox sends", row.vmid)
         }
         (UnknownReason::Replaced, _) => {
-            format!("guest {}: its node reported one guest before its run state and another one after it", row.vmid)
+            format!("guest {}: its node reported one guest before its run-state and another one after it", row.vmid)
         }
         _ => match listed.filter(|listed| **listed != *name) {
             Some(listed) => format!("guest {}: its name is {listed:?} in the list and {name:?} on its node", row.vmid),
             None => {
                 format!(
-                    "guest {}: its name is {name:?} in its config and {:?} in its run state",
+                    "guest {}: its name is {name:?} in its config and {:?} in its run-state",
                     row.vmid,
                     status_name.as_deref().unwrap_or_default()
                 )

@@ -182,7 +182,7 @@ fn declared_state_needs_only_its_guests_and_fields() {
     assert_eq!(both, is(&[("may-read", ""), ("may-start", web), ("may-stop", dns)]));
     let fields =
         of("  - { vmid: 100, kind: qemu, name: web, config: { cores: 2 } }\n  - { vmid: 101, kind: lxc, name: dns, config: { tags: [] } }");
-    assert_eq!(fields, is(&[("may-read", ""), ("may-set-cpu", web), ("may-set-options", dns)]), "no run state is declared");
+    assert_eq!(fields, is(&[("may-read", ""), ("may-set-cpu", web), ("may-set-options", dns)]), "no run-state is declared");
     let restart = of("  - { vmid: 100, kind: qemu, name: web, config: { memory: 512MiB }, restart: when-needed }");
     assert_eq!(restart, is(&[("may-read", ""), ("may-stop", web), ("may-set-memory", web)]));
     let nothing = of("  - { vmid: 100, kind: qemu, name: web }");

@@ -58,7 +58,7 @@ pub static TABLE: [FailureEntry; 58] = [
         FailureCode::OutputUnwritable,
         "output-unwritable",
         "standard output cannot be written",
-        "Standard output is closed or its disk is full. The reader of the output has only a part of it or nothing, so that the command did not succeed.",
+        "Standard output is closed or its disk is full. The reader of the output has only a part of it or nothing, so the command did not succeed.",
         "Give the command an output that can be written. The files that it wrote are complete; the last lines on standard error name them.",
     ),
     entry(
@@ -73,7 +73,7 @@ pub static TABLE: [FailureEntry; 58] = [
         "config-invalid",
         "converger.toml has faults",
         "The file is read strictly, because a misspelt limit would limit nothing. All faults are shown with their places. Values that may be secrets are masked in the lines that are shown.",
-        "Fix the lines that are shown; docs/guide/configuration.md describes every key.",
+        "Fix the lines that are shown; docs/formats.md describes every key.",
     ),
     entry(
         FailureCode::EnvironmentUnconfigured,
@@ -86,7 +86,7 @@ pub static TABLE: [FailureEntry; 58] = [
         FailureCode::RecordingOther,
         "recording-other",
         "the recording is of another environment",
-        "A plan for one environment cannot be made from a reading of another one.",
+        "A plan for one environment cannot be made from an observation of another one.",
         "Name a recording of the environment that the declared state names.",
     ),
     entry(
@@ -114,22 +114,22 @@ pub static TABLE: [FailureEntry; 58] = [
         FailureCode::ClientSetup,
         "client-setup",
         "the connection cannot be set up on this machine",
-        "The trusted authorities and the token with its secret must be ready before anything is requested. One of them is not, so that nothing was read and nothing was sent.",
+        "The trusted CA certificates and the token with its secret must be ready before anything is requested. One of them is not, so nothing was read and nothing was sent.",
         "Fix what the message names in converger.toml: the file in `ca`, the id in `token`, or the place that `secret` names.",
     ),
     entry(
         FailureCode::EndpointUnreachable,
         "endpoint-unreachable",
         "no endpoint of the environment responds",
-        "No connection to any of the addresses in converger.toml succeeded, so that nothing was read and nothing was sent.",
+        "No connection to any of the addresses in converger.toml succeeded, so nothing was read and nothing was sent.",
         "Check the address and the port (8006), that pveproxy runs on the node, and firewalls in between; `converger doctor` tries each endpoint.",
     ),
     entry(
         FailureCode::CertificateUntrusted,
         "certificate-untrusted",
         "the issuer of the endpoint's certificate is not trusted",
-        "Neither the authorities of the system nor those of `ca` vouch for the certificate, or the handshake was not signed with the key of the certificate. Verification cannot be switched off.",
-        "Name the cluster's own authority with `ca` (/etc/pve/pve-root-ca.pem on a node), or compare the fingerprint with `pvenode cert info` on the node itself and pin it with `fingerprints`.",
+        "Neither the system's CA store nor `ca` vouches for the certificate, or the handshake was not signed with the key of the certificate. Verification cannot be switched off.",
+        "Name the cluster's own CA with `ca` (/etc/pve/pve-root-ca.pem on a node), or compare the fingerprint with `pvenode cert info` on the node itself and pin it with `fingerprints`.",
     ),
     entry(
         FailureCode::CertificateExpired,
@@ -142,7 +142,7 @@ pub static TABLE: [FailureEntry; 58] = [
         FailureCode::CertificateOtherName,
         "certificate-other-name",
         "the endpoint's certificate is for another name",
-        "The certificate does not contain the name in `url`, so that another machine may be responding.",
+        "The certificate does not contain the name in `url`, so another machine may be responding.",
         "Use a name in `url` that the certificate contains, or compare the fingerprint with `pvenode cert info` on the node itself and pin it with `fingerprints`.",
     ),
     entry(
@@ -211,22 +211,22 @@ pub static TABLE: [FailureEntry; 58] = [
     entry(
         FailureCode::ReadingTooLarge,
         "reading-too-large",
-        "the responses of one reading together exceed the maximum size",
-        "Each response is within its bound, and together they exceed `reading_mib` (512 by default): ten thousand guests take a tenth of that. No part of the reading is used.",
+        "the responses of one observation together exceed the maximum size",
+        "Each response is within its bound, and together they exceed `reading_mib` (512 by default): ten thousand guests take a tenth of that. No part of the observation is used.",
         "Check which program responds at the address. If the environment is just large, raise `reading_mib`, or declare its guests in several files.",
     ),
     entry(
         FailureCode::ReadingTooSlow,
         "reading-too-slow",
-        "the reading took longer than its timeout",
-        "Each response arrived in time, and together they took longer than `reading_timeout` (900 s by default). What was read first would be too old to act on. No part of the reading is used.",
+        "the observation took longer than its timeout",
+        "Each response arrived in time, and together they took longer than `reading_timeout` (900 s by default). What was read first would be too old to act on. No part of the observation is used.",
         "Check the load of the nodes. If the environment is just slow, raise `reading_timeout`, or declare its guests in several files.",
     ),
     entry(
         FailureCode::ClusterDown,
         "cluster-down",
         "the node cannot read the state of its cluster",
-        "The cluster's file system (pmxcfs) does not run on the node, so that the node knows neither guests nor users.",
+        "The cluster's file system (pmxcfs) does not run on the node, so the node knows neither guests nor users.",
         "Look at `systemctl status pve-cluster` on the node, or use another node.",
     ),
     entry(
@@ -247,7 +247,7 @@ pub static TABLE: [FailureEntry; 58] = [
         FailureCode::NotDelivered,
         "not-delivered",
         "the change did not reach the environment",
-        "The request was not accepted by any node, so that nothing was changed. It is not sent again automatically.",
+        "The request was not accepted by any node, so nothing was changed. It is not sent again automatically.",
         "Resolve the cause in the evidence, then apply again.",
     ),
     entry(
@@ -268,7 +268,7 @@ pub static TABLE: [FailureEntry; 58] = [
         FailureCode::PromiseBroken,
         "promise-broken",
         "the guest is not as it should be after the change",
-        "Proxmox reports the change as done, but a fresh reading shows another value than promised.",
+        "Proxmox reports the change as done, but the guest, read again, has another value than promised.",
         "Compare the observed value with the declared one; another program or person may be changing the guest at the same time.",
     ),
     entry(
@@ -282,7 +282,7 @@ pub static TABLE: [FailureEntry; 58] = [
         FailureCode::NotCarriedOut,
         "not-carried-out",
         "nothing shows that the change was applied",
-        "The response was lost, or the program ended before it arrived. Several readings found no task of the change, and the guest is not as declared. The change is not sent again automatically.",
+        "The response was lost, or the program ended before it arrived. The task list, read several times, has no task of the change, and the guest is not as declared. The change is not sent again automatically.",
         "Apply again: the new plan starts from what the guest is now.",
     ),
     entry(
@@ -310,7 +310,7 @@ pub static TABLE: [FailureEntry; 58] = [
         FailureCode::TaskLost,
         "task-lost",
         "it is unknown how the task ended",
-        "The task was killed, its node went down, or its log is gone, and the reading does not settle it.",
+        "The task was killed, its node went down, or its log is gone, and the state of the guest does not settle it.",
         "Look at the guest and at the log of the node. The next run reads a held operation again, or a person settles it with `converger ops resolve`.",
     ),
     entry(
@@ -324,7 +324,7 @@ pub static TABLE: [FailureEntry; 58] = [
         FailureCode::OutcomeUnclear,
         "outcome-unclear",
         "the outcome of the change cannot be determined",
-        "The reading has more than one explanation, so that a person must look at the guest.",
+        "The observed state has more than one explanation, so a person must look at the guest.",
         "If the evidence says until when the change may arrive, apply again after that; otherwise look at the guest and its tasks, then settle the operation with `converger ops resolve`.",
     ),
     entry(
@@ -345,14 +345,14 @@ pub static TABLE: [FailureEntry; 58] = [
         FailureCode::LaneHalted,
         "lane-halted",
         "an earlier step of the guest was not done",
-        "Each step of a guest rests on the ones before it, so that the remaining steps were not started.",
+        "Each step of a guest rests on the ones before it, so the remaining steps were not started.",
         "Resolve the cause of the earlier step, then apply again.",
     ),
     entry(
         FailureCode::DependencyNotDone,
         "dependency-not-done",
         "a step of another guest that must come first was not done",
-        "The guest waits for others by `after`, and a step of one of them was not done, so that this step was not started.",
+        "The guest waits for others by `after`, and a step of one of them was not done, so this step was not started.",
         "Resolve the causes of the steps of the guests in the evidence, then apply again.",
     ),
     entry(
@@ -400,22 +400,22 @@ pub static TABLE: [FailureEntry; 58] = [
     entry(
         FailureCode::EvidencePruned,
         "evidence-pruned",
-        "a person pruned the reading that the decision rests on",
-        "`converger ledger prune` removed the reading, and the ledger says who did so and when. The decision, its plan and its outcome are still there; only reproducing it needs the reading.",
-        "Use an export or a copy of the state directory from before the pruning: it still has the reading.",
+        "a person pruned the observation that the decision rests on",
+        "`converger ledger prune` removed the observation, and the ledger says who did so and when. The decision, its plan and its outcome are still there; only reproducing it needs the observation.",
+        "Use an export or a copy of the state directory from before the pruning: it still has the observation.",
     ),
     entry(
         FailureCode::OtherPlanner,
         "other-planner",
         "another planner made the decision",
-        "A decision is reproduced byte for byte only by the planner that made it, with the same tables of fields and actions. This program has another planner or other tables, so that its result would be no evidence. The record is intact and still shown.",
+        "A decision is reproduced byte for byte only by the planner that made it, with the same tables of fields and actions. This program has a different planner or different tables, so its result would be no evidence. The record is intact and still shown.",
         "Use the version of converger that the message names, with an export or a copy of the state directory.",
     ),
     entry(
         FailureCode::EvidenceMissing,
         "evidence-missing",
         "the inputs of the decision are missing",
-        "An entry names a plan, a reading or rules by their digest, nothing is stored under that digest, and no entry says that a person pruned it: it was removed by other means, or lost.",
+        "An entry names a plan, an observation or rules by their digest, nothing is stored under that digest, and no entry says that a person pruned it: it was removed by other means, or lost.",
         "Look for it in an export or an older copy of the state directory; without it the decision can be shown but not reproduced.",
     ),
     entry(
@@ -430,6 +430,6 @@ pub static TABLE: [FailureEntry; 58] = [
         "unlogged-execution",
         "the journal and the ledger disagree about an operation",
         "Every intent and every outcome in the journal commits together with its entry in the ledger. Here the journal has an operation without entries, or the ledger has entries of an operation that the journal does not have: one of the two was changed by other means than this program.",
-        "Keep the state directory as it is. `converger verify --db` names the operations; compare the task log of the cluster (`/cluster/tasks`) with both.",
+        "Keep the state directory as it is. `converger verify` names the operations; compare the task log of the cluster (`/cluster/tasks`) with both.",
     ),
 ];

@@ -71,7 +71,7 @@ fn check_config(name: &EnvironmentName, connection: &ConnectionConfig, environme
             DoctorFinding::new(
                 "secret-shared",
                 FindingLevel::Fail,
-                format!("the environment `{other}` has the same secret, so that commands refuse to read either"),
+                format!("the environment `{other}` has the same secret, so commands refuse to read either"),
             )
             .with_remedy("create a token for each: a wrong environment name must not reach the other cluster"),
         ),
@@ -98,7 +98,7 @@ fn check_config(name: &EnvironmentName, connection: &ConnectionConfig, environme
     findings
 }
 
-/// Freezes and holds, which keep an apply from acting; or that they cannot be read, so that nothing is planned.
+/// Freezes and holds, which keep an apply from acting; or that they cannot be read, so nothing is planned.
 fn check_holds(arguments: &Visit, name: &EnvironmentName) -> Vec<DoctorFinding> {
     let Ok(config) = inputs::load_config(arguments.config.as_deref(), name) else { return Vec::new() };
     let remembered = match state_dir::peek_conditions(&config, name) {

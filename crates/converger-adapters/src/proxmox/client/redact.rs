@@ -7,7 +7,7 @@
 /// Replacement for the secret.
 pub(super) const REDACTED: &str = "(secret)";
 
-/// JSON inside of a JSON string doubles its backslashes. Deeper nesting than this is not searched.
+/// JSON inside a JSON string doubles its backslashes. Deeper nesting than this is not searched.
 const BACKSLASHES_MAX: usize = 7;
 
 /// Removes `word`, which consists of plain ASCII characters, from `text`.

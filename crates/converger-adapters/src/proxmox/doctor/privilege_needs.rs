@@ -1,4 +1,4 @@
-//! The table of privileges that each verb needs. It is derived from Proxmox's own checks, in its API schema and inside of its calls, and
+//! The table of privileges that each verb needs. It is derived from Proxmox's own checks, in its API schema and inside its calls, and
 //! verified in the lab: a verb works with exactly these privileges, and fails without any one of them.
 //!
 //! The releases differ in one point: `SDN.Use` was added in 8, and bridges needed no privilege before. The other additions and removals

@@ -173,7 +173,7 @@ async fn read_guest<E: ProxmoxTransport>(
     }
 }
 
-/// A run state does not identify its guest. So it is read between two reads of the config, of which the second one counts: a guest that
+/// A run-state does not identify its guest. So it is read between two reads of the config, of which the second one counts: a guest that
 /// exists before and after also exists in between. A config alone is one response and is read once.
 async fn read_config_and_status<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,

@@ -1,6 +1,6 @@
 //! Converts a guest to core types: from the cluster's list alone, or with details that were read by guest.
 //!
-//! The run state in the list is cached; lock, tags and node come from the config. Whatever was not read stays unread.
+//! The run-state in the list is cached; lock, tags and node come from the config. Whatever was not read stays unread.
 
 use converger_core::guest::{GuestKind, Vmid};
 use converger_core::normalize::WordSet;
@@ -17,7 +17,7 @@ pub(super) struct GuestDetails {
     pub(super) status: Option<NodeStatus>,
 }
 
-/// A run state reported by the guest's own node.
+/// A run-state reported by the guest's own node.
 #[derive(Debug)]
 pub(super) struct NodeStatus {
     pub(super) status: GuestStatus,
@@ -30,7 +30,7 @@ pub(super) fn row_from_list(resource: GuestResource, node: usize, is_online: boo
     let status = match ObservedStatus::from_word(&resource.status) {
         _ if !is_online => unknown_status(UnknownReason::NodeOffline),
         _ if resource.invalid_field.is_some() => unknown_status(UnknownReason::Malformed),
-        // pvestatd always reports a name along with a run state, so a row without a name is not reported.
+        // pvestatd always reports a name along with a run-state, so a row without a name is not reported.
         ObservedStatus::Known(_) if is_unreported(&resource) => unknown_status(UnknownReason::NotReported),
         status => status,
     };
@@ -180,7 +180,7 @@ fn mark_unknown(row: &mut ObservedGuest, reason: UnknownReason) -> UnknownReason
     reason
 }
 
-/// The run state from the guest's own node takes precedence over the list.
+/// The run-state from the guest's own node takes precedence over the list.
 fn apply_status(row: &mut ObservedGuest, status: GuestStatus) {
     let raw = status.word();
     row.status = ObservedStatus::from_word(&raw);

@@ -15,9 +15,9 @@ pub enum UnknownReason {
     NodeSilent,
     /// Its node responds, but not for this guest.
     NoAnswer,
-    /// Its node lists it without its run state.
+    /// Its node lists it without its run-state.
     NotReported,
-    /// Its run state is neither running nor stopped.
+    /// Its run-state is neither running nor stopped.
     RunStateUnclear,
     /// The token may not read it.
     NotPermitted,

@@ -116,7 +116,7 @@ impl Rekey {
         let wrong = |what: String| broken(format!("entry {index}: the recorded checkpoint of the old key {what}")).at_entry(*index);
         let Some(text) = checkpoint else {
             return Ok(format!(
-                "entry {index}: {description}; no checkpoint of the old key {old} is recorded, so that only the key {new} attests the entries before it"
+                "entry {index}: {description}; no checkpoint of the old key {old} is recorded, so only the key {new} attests the entries before it"
             ));
         };
         let key = NoteVerifier::parse(previous).map_err(|error| wrong(format!("cannot be checked: {error}")))?;
