@@ -180,7 +180,7 @@ mod tests {
             let mut reading = self.observation.clone();
             if reading.environment != *environment {
                 let (found, wanted) = (reading.environment.to_string(), environment.to_string());
-                return Err(ObserveError::OtherEnvironment { place: "here".into(), found, wanted });
+                return Err(ObserveError::OtherEnvironment { endpoint: "here".into(), found, wanted });
             }
             (self.corrupt)(&mut reading);
             Ok(reading.into_scoped(scope))

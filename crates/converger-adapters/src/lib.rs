@@ -45,16 +45,16 @@ pub enum ObserveError {
         source: io::Error,
     },
     /// The source exceeds the size limit.
-    #[error("{place} is larger than 1 GiB")]
+    #[error("{endpoint} is larger than 1 GiB")]
     TooLarge {
         /// The path or name of the source.
-        place: String,
+        endpoint: String,
     },
     /// The source is readable but is not an observation.
-    #[error("{place} is not an observation")]
+    #[error("{endpoint} is not an observation")]
     Malformed {
         /// The path or name of the source.
-        place: String,
+        endpoint: String,
         /// Its content, for pointing at the faults.
         bytes: Vec<u8>,
         /// The faults.
@@ -64,10 +64,10 @@ pub enum ObserveError {
     #[error(transparent)]
     Proxmox(Box<proxmox::ProxmoxError>),
     /// The observation is of another environment.
-    #[error("{place} is an observation of environment `{found}`, not of `{wanted}`")]
+    #[error("{endpoint} is an observation of environment `{found}`, not of `{wanted}`")]
     OtherEnvironment {
         /// The path or name of the source.
-        place: String,
+        endpoint: String,
         /// The environment of the observation.
         found: String,
         /// The requested environment.

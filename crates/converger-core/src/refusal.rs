@@ -64,7 +64,7 @@ pub enum RefusalCode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RefusalStage {
-    /// The planner: the cause is in the reading, the declared state or the protection rules.
+    /// The planner: the cause is in the observation, the declared state or the protection rules.
     Plan,
     /// The safety check: the cause is a limit or a temporary circumstance.
     Safety,

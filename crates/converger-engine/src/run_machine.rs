@@ -1,7 +1,7 @@
 //! All runs of one executor, as a pure state machine that combines the schedule and the operations: events go in, commands come out.
 //!
 //! It handles what concerns more than one operation: an operation whose guest moved waits for a slot on the new node, nothing is sent
-//! once the journal cannot be written (design 6.13) or a stop was requested, and each operation is reported in the end. The executor adds
+//! once the journal cannot be written (decision 0012) or a stop was requested, and each operation is reported in the end. The executor adds
 //! an actuator, a store and a clock; a simulation uses the same machine with others.
 //!
 //! Work is accepted while other work is in flight. A submission is one run or one recovery. When its last operation has ended, the

@@ -86,10 +86,10 @@ pub enum ReadingError {
         remedy: String,
     },
     /// The endpoint belongs to another cluster.
-    #[error("{place} is in the cluster `{}`, not in `{}`", EscapedText(found), EscapedText(wanted))]
+    #[error("{endpoint} is in the cluster `{}`, not in `{}`", EscapedText(found), EscapedText(wanted))]
     OtherCluster {
         /// The endpoint.
-        place: String,
+        endpoint: String,
         /// The name of its cluster.
         found: String,
         /// The pinned name.
@@ -161,7 +161,7 @@ pub type ReadProgress<'p> = &'p (dyn Fn(u64, u64) + Sync);
 /// Takes one reading over a session and reports its progress.
 ///
 /// # Errors
-/// Nothing can be said about anything.
+/// There is no observation.
 pub async fn take_reading_with_progress<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,
     question: &ObservationRequest<'_>,
@@ -176,10 +176,10 @@ pub async fn take_reading_with_progress<E: ProxmoxTransport>(
 
 /// Takes one reading of the guests that a selection resolves to among the listed ones. Gives back their ids too.
 ///
-/// The scope of `question` does not count.
+/// `question.scope` is ignored.
 ///
 /// # Errors
-/// Nothing can be said about anything.
+/// There is no observation.
 pub async fn take_selected_reading<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,
     question: &ObservationRequest<'_>,
@@ -273,7 +273,11 @@ fn check_cluster<E: ProxmoxTransport>(
 }
 
 fn other_cluster_error<E: ProxmoxTransport>(session: &ProxmoxSession<E>, found: &str, wanted: &str) -> ReadingError {
-    ReadingError::OtherCluster { place: session.endpoint_name().to_owned(), found: shorten(found).into(), wanted: shorten(wanted).into() }
+    ReadingError::OtherCluster {
+        endpoint: session.endpoint_name().to_owned(),
+        found: shorten(found).into(),
+        wanted: shorten(wanted).into(),
+    }
 }
 
 /// Reads the list of all guests.

@@ -49,7 +49,7 @@ impl DecisionPart {
         match self {
             Self::Config => "configuration",
             Self::Desired => "declared state",
-            Self::Observation => "reading",
+            Self::Observation => "observation",
             Self::Rules => "rules",
             Self::Catalogue => "catalogue",
             Self::Plan => "plan",

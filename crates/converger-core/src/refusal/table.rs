@@ -310,7 +310,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalReach::Run,
         "the observation is too old to act on",
         "A plan is only as reliable as its observation, and this one is too old, or does not say when it was taken.",
-        "Plan again, which observes again.",
+        "Observe and plan again.",
     ),
     entry(
         RefusalCode::ApprovalMissing,

@@ -119,7 +119,9 @@ impl NodeLists {
                 *worst = report.max(*worst);
             }
         }
-        short.chain(late.into_iter().map(|(node, report)| ReadingNote::for_reading(UnknownReason::ReportLate, report.told(node)))).collect()
+        short
+            .chain(late.into_iter().map(|(node, report)| ReadingNote::for_reading(UnknownReason::ReportLate, report.describe(node))))
+            .collect()
     }
 }
 
@@ -199,7 +201,7 @@ impl Report {
         age_secs.is_some_and(|age_secs| age_secs > REPORT_LATE_SECS)
     }
 
-    fn told(self, node: &NodeName) -> String {
+    fn describe(self, node: &NodeName) -> String {
         let node = node.as_str();
         match self {
             Self::AgedSecs(age_secs) => {

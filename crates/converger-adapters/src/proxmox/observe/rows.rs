@@ -1,4 +1,4 @@
-//! Converts a guest to core types: from the cluster's list alone, or with details that were read by guest.
+//! Converts a guest to core types: from the cluster's list alone, or with details read guest by guest.
 //!
 //! The run-state in the list is cached; lock, tags and node come from the config. Whatever was not read stays unread.
 
@@ -85,7 +85,8 @@ pub(super) fn confirmed(resource: GuestResource, own: OwnRow<'_>, node: usize) -
     }
 }
 
-/// A guest that only the cluster's list shows. That list may be five minutes old, so none of its values are used.
+/// A guest that only the cluster's list shows. That list may be five minutes old, so its state, lock, tags, template and HA state are
+/// dropped.
 fn unconfirmed(resource: GuestResource, node: usize, reason: UnknownReason) -> ObservedGuest {
     let mut row = row_from_list(resource, node, true);
     mark_unknown(&mut row, reason);
@@ -173,7 +174,7 @@ pub(super) fn complete_row(row: &mut ObservedGuest, detailed: GuestDetails) -> O
     None
 }
 
-/// Withdraws all claims about a guest, including those from the list.
+/// Marks a guest unknown and drops the guards taken from the list.
 fn mark_unknown(row: &mut ObservedGuest, reason: UnknownReason) -> UnknownReason {
     row.status = unknown_status(reason);
     (row.lock, row.ha, row.template, row.tags) = (Reading::Unread, Reading::Unread, Reading::Unread, Reading::Unread);
