@@ -276,8 +276,8 @@ impl ProxmoxObserver {
         read_identity(&session, node).await
     }
 
-    /// Reports what the environment lacks and the commands that fix it. `report_progress` receives the current step. With a declared state, only its
-    /// guests and fields matter.
+    /// Reports what the environment lacks and the commands that fix it. `report_progress` receives the current step. With a declared state,
+    /// only its guests and fields matter.
     pub async fn examine(&self, desired: Option<&Desired>, report_progress: &dyn Fn(&str)) -> DoctorReport {
         let Some(token) = self.endpoints.first().map(|access| &access.token.id) else { return DoctorReport::default() };
         let endpoint_sessions = self.endpoints.iter().map(|access| {

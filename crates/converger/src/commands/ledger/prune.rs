@@ -1,7 +1,7 @@
 //! `converger ledger prune`: removes old observations and records who did so. Entries are never removed.
 //!
-//! The observations that are still needed are found by reading the ledger. The store removes observations only if the ledger has not grown since: a
-//! decision that was made meanwhile may need the same observation.
+//! The observations that are still needed are found by reading the ledger. The store removes observations only if the ledger
+//! has not grown since: a decision that was made meanwhile may need the same observation.
 
 use std::io::Write as _;
 use std::path::Path;
