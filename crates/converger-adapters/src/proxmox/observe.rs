@@ -33,7 +33,7 @@ use rows::NextRead;
 pub(super) use rows::fallback_name;
 pub use unknown_reason::{ReadingNote, UnknownReason};
 
-/// What a person is told about a list without any guest.
+/// The note about a list without any guest.
 const LIST_EMPTY: &str = "the list of guests is empty";
 
 /// What to observe.
@@ -155,10 +155,10 @@ pub async fn take_reading<E: ProxmoxTransport>(
     take_reading_with_progress(session, question, &|_, _| {}).await
 }
 
-/// Called with the number of guests that were read one by one, and the number of all that are.
+/// Called with the number of guests that were read one by one so far, and with their total number.
 pub type ReadProgress<'p> = &'p (dyn Fn(u64, u64) + Sync);
 
-/// Takes one reading over a session and reports its progress.
+/// Takes one observation over a session and reports its progress.
 ///
 /// # Errors
 /// There is no observation.
@@ -174,7 +174,7 @@ pub async fn take_reading_with_progress<E: ProxmoxTransport>(
     finish_reading(session, question, before, list, progress).await
 }
 
-/// Takes one reading of the guests that a selection resolves to among the listed ones. Gives back their ids too.
+/// Takes one observation of the guests that a selection resolves to among the listed ones. Returns their ids too.
 ///
 /// `question.scope` is ignored.
 ///
@@ -188,7 +188,7 @@ pub async fn take_selected_reading<E: ProxmoxTransport>(
 ) -> Result<(ProxmoxReading, Scope), ReadingError> {
     let before = check_cluster(session, question, read_cluster(session).await)?;
     let list = read_list(session).await;
-    // A row that says too little is of a guest all the same: it is in scope, and unknown.
+    // An incomplete row still belongs to a guest: it is in scope, and unknown.
     let listed = list.iter().flat_map(|list| list.rows.iter().map(|row| row.vmid).chain(list.unusable.keys().copied()));
     let scope = selection.resolve(listed);
     let is_list_empty = list.as_ref().is_ok_and(|list| list.rows.is_empty() && list.unusable.is_empty());

@@ -65,7 +65,7 @@ pub static TABLE: [FailureEntry; 58] = [
         FailureCode::InputInvalid,
         "input-invalid",
         "a file has faults",
-        "A declared state, a recording or a saved plan is read strictly: an unknown key, a value of another type or a broken line is a fault, because a misspelt key would have no effect. All faults are shown with their places; nothing was done.",
+        "A declared state, a recording or a saved plan is read strictly: an unknown key, a value of the wrong type or a broken line is a fault, because a misspelt key would have no effect. All faults are shown with their places; nothing was done.",
         "Fix the lines that are shown; `converger explain fields` lists the keys, and `converger schema` prints a schema for your editor.",
     ),
     entry(
@@ -85,7 +85,7 @@ pub static TABLE: [FailureEntry; 58] = [
     entry(
         FailureCode::RecordingOther,
         "recording-other",
-        "the recording is of another environment",
+        "the recording is of a different environment",
         "A plan for one environment cannot be made from an observation of another one.",
         "Name a recording of the environment that the declared state names.",
     ),
@@ -141,7 +141,7 @@ pub static TABLE: [FailureEntry; 58] = [
     entry(
         FailureCode::CertificateOtherName,
         "certificate-other-name",
-        "the endpoint's certificate is for another name",
+        "the endpoint's certificate is for a different name",
         "The certificate does not contain the name in `url`, so another machine may be responding.",
         "Use a name in `url` that the certificate contains, or compare the fingerprint with `pvenode cert info` on the node itself and pin it with `fingerprints`.",
     ),
@@ -149,14 +149,14 @@ pub static TABLE: [FailureEntry; 58] = [
         FailureCode::PinMismatch,
         "pin-mismatch",
         "the endpoint's certificate is not one of the pinned ones",
-        "Fingerprints are pinned in converger.toml, and the endpoint shows another certificate: it was renewed, or another machine is responding.",
+        "Fingerprints are pinned in converger.toml, and the endpoint shows a different one: it was renewed, or another machine is responding.",
         "Compare the fingerprint with `pvenode cert info` on the node itself, and only then add it to `fingerprints`.",
     ),
     entry(
         FailureCode::TokenRejected,
         "token-rejected",
         "the API token was not accepted",
-        "Proxmox does not know the token, its secret is another one, or the token or its user has expired or is disabled. Proxmox does not say which.",
+        "Proxmox does not know the token, its secret is wrong, or the token or its user has expired or is disabled. Proxmox does not say which.",
         "Compare `token` with `pveum user token list <user>`, and create a new secret if in doubt.",
     ),
     entry(
@@ -232,7 +232,7 @@ pub static TABLE: [FailureEntry; 58] = [
     entry(
         FailureCode::OtherCluster,
         "other-cluster",
-        "another cluster responded",
+        "a different cluster responded",
         "converger.toml pins the name of the cluster, and the node that responded belongs to another one.",
         "Check `url`; if the cluster was renamed on purpose, change `cluster`.",
     ),
@@ -268,7 +268,7 @@ pub static TABLE: [FailureEntry; 58] = [
         FailureCode::PromiseBroken,
         "promise-broken",
         "the guest is not as it should be after the change",
-        "Proxmox reports the change as done, but the guest, read again, has another value than promised.",
+        "Proxmox reports the change as done, but the guest, read again, has a different value than promised.",
         "Compare the observed value with the declared one; another program or person may be changing the guest at the same time.",
     ),
     entry(
@@ -407,7 +407,7 @@ pub static TABLE: [FailureEntry; 58] = [
     entry(
         FailureCode::OtherPlanner,
         "other-planner",
-        "another planner made the decision",
+        "a different planner made the decision",
         "A decision is reproduced byte for byte only by the planner that made it, with the same tables of fields and actions. This program has a different planner or different tables, so its result would be no evidence. The record is intact and still shown.",
         "Use the version of converger that the message names, with an export or a copy of the state directory.",
     ),
@@ -421,7 +421,7 @@ pub static TABLE: [FailureEntry; 58] = [
     entry(
         FailureCode::DeterminismBreach,
         "determinism-breach",
-        "the same inputs give another decision",
+        "the same inputs give a different decision",
         "A decision was reproduced from its recorded inputs, by the same planner, and the result differs. That must never happen: either the whole record was forged, or the program decides by something that it does not record.",
         "Do not apply anything. Keep the state directory, and report it with the output of `converger reproduce`.",
     ),

@@ -73,7 +73,7 @@ impl PrivilegedVerb {
         }
     }
 
-    /// A description that follows "may" or "may not".
+    /// A description that follows "can" or "cannot".
     #[must_use]
     pub fn description(self) -> &'static str {
         match self {
@@ -130,7 +130,7 @@ pub struct RequiredVerbs {
 }
 
 impl RequiredVerbs {
-    /// Reading of every declared guest, and the verbs of its possible steps.
+    /// Read access to every declared guest, and the verbs of its possible steps.
     #[must_use]
     pub fn from_desired(desired: &Desired) -> Self {
         let mut required = Self { verbs: BTreeMap::from([(PrivilegedVerb::Read, BTreeSet::new())]), tags: BTreeSet::new() };
