@@ -195,7 +195,7 @@ enum OperationStage {
 }
 
 impl OperationState {
-    /// A new operation. It is checked against `terms` before it is sent.
+    /// A new operation. It is checked against `context` before it is sent.
     #[must_use]
     pub fn new(operation: Operation, context: CheckContext, patience: Patience) -> Self {
         Self::with_origin(Box::new(operation), Some(context), patience, OperationOrigin::Fresh, 0, SendState::NotYet)

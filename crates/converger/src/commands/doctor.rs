@@ -327,7 +327,7 @@ mod tests {
 
     const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-    /// Serves a lab while `visit` runs, which gets its environment and the fingerprint to pin.
+    /// Serves a lab while `test_body` runs, which gets its environment and the fingerprint to pin.
     fn with_lab(test_body: impl FnOnce(ConnectionSettings, Fingerprint)) {
         let spec = WorldSpec::from_seed(7, WorldSize { nodes: 1, guests: 2 }, Flavour::V9);
         let identity = LabCertificates::new(spec.nodes.keys().map(String::as_str), LOOPBACK).expect("a certificate");

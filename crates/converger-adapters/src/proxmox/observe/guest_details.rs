@@ -24,8 +24,8 @@ pub(super) type DetailResult = Result<GuestDetails, ReadingNote>;
 /// one hung storage can affect several guests.
 const STALLS_MAX: usize = 4;
 
-/// Reads all of these guests. The nodes in `answering` have responded during this observation. The results are sorted by guest, so that the
-/// order of responses has no effect.
+/// Reads all of these guests. The nodes in `answering_nodes` have responded during this observation. The results are sorted by guest, so
+/// the order of responses has no effect.
 pub(super) async fn read_details<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,
     wanted: Vec<(GuestPath, ReadDetail)>,
