@@ -44,7 +44,7 @@ pub(crate) struct LabChild {
 
 impl LabChild {
     /// Starts `converger` (the command without arguments) with a world, and waits until it listens. It writes its connection files to
-    /// `room`.
+    /// `directory`.
     pub(crate) fn start(mut converger: Command, world: &[&str], directory: &Path, time: LabTime) -> Result<Self, TaskError> {
         let failed = |what: &str| TaskError::new(format!("the lab in `{}` {what}", directory.display()));
         fs::create_dir_all(directory).map_err(|error| failed(&format!("has no directory: {error}")))?;

@@ -1,6 +1,6 @@
 //! The checks that every observer must pass. Each check sets up a world whose truth is known and compares the observation with it.
 //!
-//! An observer may know less than the truth if it says so. It must not claim more or something else, look outside of its scope, or change
+//! An observer may know less than the truth if it says so. It must not claim more or something else, look outside its scope, or change
 //! anything. `docs/adapters.md` shows how to use this module.
 
 mod worlds;
@@ -102,7 +102,7 @@ fn find_false_claims(world: &KnownWorld, reading: &Scoped) -> Vec<String> {
     }
     let expected = truth.guests.iter().filter(|row| !world.scope.contains(row.vmid)).count() as u64;
     if reading.complete && reading.unmanaged != expected {
-        broken.push(format!("it counts {} guests outside of the scope instead of {expected}", reading.unmanaged));
+        broken.push(format!("it counts {} guests outside the scope instead of {expected}", reading.unmanaged));
     }
     for row in &reading.guests {
         broken.extend(find_false_row_claims(world, reading, row));
@@ -133,7 +133,7 @@ fn find_unlisted_guests(world: &KnownWorld, reading: &Scoped) -> Vec<String> {
 fn find_false_row_claims(world: &KnownWorld, reading: &Scoped, row: &ObservedGuest) -> Vec<String> {
     let vmid = row.vmid;
     if !world.scope.contains(vmid) {
-        return vec![format!("guest {vmid} is outside of the scope")];
+        return vec![format!("guest {vmid} is outside the scope")];
     }
     let Some(truth) = world.observation.guests.iter().find(|other| other.vmid == vmid) else {
         return vec![format!("guest {vmid} does not exist")];
@@ -180,7 +180,7 @@ mod tests {
             let mut reading = self.observation.clone();
             if reading.environment != *environment {
                 let (found, wanted) = (reading.environment.to_string(), environment.to_string());
-                return Err(ObserveError::OtherEnvironment { place: "here".into(), found, wanted });
+                return Err(ObserveError::OtherEnvironment { endpoint: "here".into(), found, wanted });
             }
             (self.corrupt)(&mut reading);
             Ok(reading.into_scoped(scope))
@@ -239,7 +239,7 @@ mod tests {
         assert_finding(|reading| reading.complete = true, "incomplete list as complete");
         assert_finding(|reading| reading.quorate = true, "reports a quorum");
         assert_finding(|reading| reading.guests = Box::new([]), "missing from a list reported as complete");
-        assert_finding(|reading| reading.unmanaged = 7, "outside of the scope instead of");
+        assert_finding(|reading| reading.unmanaged = 7, "outside the scope instead of");
         assert_finding(|reading| reading.nodes.iter_mut().for_each(|node| node.online = true), "reported node is wrong");
         assert_finding(|reading| reading.guests.iter_mut().for_each(|row| row.lock = Reading::Read(None)), "reported lock is wrong");
         assert_finding(|reading| reading.guests.iter_mut().for_each(|row| row.ha = Reading::Read(None)), "reported ha is wrong");

@@ -1,11 +1,11 @@
-//! Observers. Each one reads a source outside of the program and returns an [`Observation`] within a scope.
+//! Observers. Each one reads a source outside the program and returns an [`Observation`] within a scope.
 //!
 //! An observer reads once and changes nothing. It returns core types; none of its own types leaves this crate. A value that it could not
 //! read is unread or unknown, with a cause. It never guesses.
 //!
 //! [`Observation`]: converger_core::observe::Observation
 
-// The tests inside and outside of this crate share one lab transport, which refers to the crate by its name.
+// The tests inside and outside this crate share one lab transport, which refers to the crate by its name.
 #[cfg(test)]
 extern crate self as converger_adapters;
 
@@ -26,7 +26,7 @@ use thiserror::Error;
 
 /// Takes one observation of an environment.
 pub trait Observer {
-    /// Reads the guests of a scope in an environment: one attempt, no retry, no change, nothing outside of the scope.
+    /// Reads the guests of a scope in an environment: one attempt, no retry, no change, nothing outside the scope.
     ///
     /// # Errors
     /// No observation exists. A guest that cannot be read is not an error: its status is unknown, with a cause.
@@ -45,16 +45,16 @@ pub enum ObserveError {
         source: io::Error,
     },
     /// The source exceeds the size limit.
-    #[error("{place} is larger than 1 GiB")]
+    #[error("{endpoint} is larger than 1 GiB")]
     TooLarge {
         /// The path or name of the source.
-        place: String,
+        endpoint: String,
     },
     /// The source is readable but is not an observation.
-    #[error("{place} is not an observation")]
+    #[error("{endpoint} is not an observation")]
     Malformed {
         /// The path or name of the source.
-        place: String,
+        endpoint: String,
         /// Its content, for pointing at the faults.
         bytes: Vec<u8>,
         /// The faults.
@@ -64,10 +64,10 @@ pub enum ObserveError {
     #[error(transparent)]
     Proxmox(Box<proxmox::ProxmoxError>),
     /// The observation is of another environment.
-    #[error("{place} is an observation of environment `{found}`, not of `{wanted}`")]
+    #[error("{endpoint} is an observation of environment `{found}`, not of `{wanted}`")]
     OtherEnvironment {
         /// The path or name of the source.
-        place: String,
+        endpoint: String,
         /// The environment of the observation.
         found: String,
         /// The requested environment.

@@ -35,7 +35,7 @@ impl RecordingObserver {
         };
         let bytes = read.map_err(|source| ObserveError::Unreadable { endpoint: self.source_name(), source })?;
         if bytes.len() > TEXT_BYTES_MAX {
-            return Err(ObserveError::TooLarge { place: self.source_name() });
+            return Err(ObserveError::TooLarge { endpoint: self.source_name() });
         }
         Ok(bytes)
     }
@@ -63,11 +63,11 @@ impl RecordingObserver {
         let bytes = self.read_bytes()?;
         let observation = match observe::parse(&bytes) {
             Ok(observation) => observation,
-            Err(diagnostics) => return Err(ObserveError::Malformed { place: self.source_name(), bytes, diagnostics }),
+            Err(diagnostics) => return Err(ObserveError::Malformed { endpoint: self.source_name(), bytes, diagnostics }),
         };
         if observation.environment != *environment {
             let (found, wanted) = (observation.environment.to_string(), environment.to_string());
-            return Err(ObserveError::OtherEnvironment { place: self.source_name(), found, wanted });
+            return Err(ObserveError::OtherEnvironment { endpoint: self.source_name(), found, wanted });
         }
         let scope = selection.resolve(observation.candidate_ids());
         Ok(observation.into_scoped(&scope))

@@ -38,7 +38,7 @@ pub struct FieldChange {
     pub before: Option<FieldValue>,
     /// The written value; `None` if the key is removed.
     pub after: Option<FieldValue>,
-    /// A pending value of somebody else that this write replaces; `Some(None)` is a removal.
+    /// A pending value of another client that this write replaces; `Some(None)` is a removal.
     pub pending: Option<Option<FieldValue>>,
     /// When the write takes effect.
     pub effect: ChangeEffect,

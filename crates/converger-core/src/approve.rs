@@ -82,7 +82,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// The maximal age of an observation. In addition, each step is checked against a fresh reading.
+    /// The maximal age of an observation. In addition, each step is checked against the guest, read again.
     pub const AGE_SECS_MAX: u32 = 900;
     /// How far in the future, by this clock, an observation may be.
     const AHEAD_SECS_MAX: u64 = 60;

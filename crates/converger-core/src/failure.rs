@@ -78,9 +78,9 @@ pub enum FailureCode {
     AnswerTooSlow,
     /// The connection was closed before the response was complete.
     AnswerInterrupted,
-    /// The responses of one reading together exceed the maximum size.
+    /// The responses of one observation together exceed the maximum size.
     ReadingTooLarge,
-    /// A reading took longer than its timeout.
+    /// An observation took longer than its timeout.
     ReadingTooSlow,
     /// The node cannot read the state of its cluster.
     ClusterDown,
@@ -189,7 +189,7 @@ impl FailureCode {
         }
     }
 
-    /// Whether it says that a change was not applied, so that the next apply starts from a fresh reading.
+    /// Whether it says that a change was not applied, so that the next apply starts from a fresh observation.
     fn is_about_a_change(self) -> bool {
         matches!(self, Self::NotDelivered | Self::ChangeRejected | Self::TaskFailed | Self::NotCarriedOut)
     }

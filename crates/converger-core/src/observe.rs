@@ -382,7 +382,7 @@ impl Observation {
         self.guests.iter().map(|guest| guest.vmid).chain(self.unlisted.iter().map(|guest| guest.vmid))
     }
 
-    /// Drops everything outside the scope. Dropped guests count as unmanaged, unless they are declared and only outside of this run (`--only`).
+    /// Drops everything outside the scope. Dropped guests count as unmanaged, unless they are declared and not selected (`--only`).
     /// Only a scoped observation can be planned on.
     ///
     /// Whatever the observer returned, the rows are then sorted and unique: an id that is listed twice is unknown.

@@ -64,7 +64,7 @@ pub enum RefusalCode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RefusalStage {
-    /// The planner: the cause is in the reading, the declared state or the protection rules.
+    /// The planner: the cause is in the observation, the declared state or the protection rules.
     Plan,
     /// The safety check: the cause is a limit or a temporary circumstance.
     Safety,
@@ -135,7 +135,7 @@ impl RefusalCode {
                 "Where a lock file is held, nothing was changed: wait until the process that holds it ends, or find it on the node with `fuser -v` and the path in the evidence; then apply again. `qm unlock` and `pct unlock` do not help, as there is no lock in the config."
             }
             Self::ConfigUnreadable if has("option") => {
-                "Where tags have upper-case letters, take a reading of the environment itself, with `Sys.Audit` on `/` for the token, or declare the tags in lower case."
+                "Where tags have upper-case letters, observe the environment itself, with `Sys.Audit` on `/` for the token, or declare the tags in lower case."
             }
             Self::ConfigUnreadable if has("not_understood") => {
                 "Where a value is not understood, set the key in the evidence to a value that Proxmox documents, or remove the fields in the evidence from the declared state."
@@ -411,7 +411,7 @@ impl Refusal {
         Self::new(RefusalCode::ReplayNotAppliable)
     }
 
-    /// The current plan, or the reading right before a step is sent, differs from the approved plan.
+    /// The current plan, or the guest as read right before a step is sent, differs from the approved plan.
     #[must_use]
     pub fn plan_stale(differences: Vec<String>) -> Self {
         Self::new(RefusalCode::PlanStale).with("differences", Datum::Words(differences))
@@ -459,7 +459,7 @@ impl Refusal {
         Self::new(RefusalCode::NotHeld).with("operation", operation).with("stands", stands)
     }
 
-    /// A fresh reading proves that an environment has no guest of this id.
+    /// A fresh observation proves that an environment has no guest of this id.
     #[must_use]
     pub fn guest_missing_in(environment: &EnvironmentName, vmid: Vmid) -> Self {
         Self::new(RefusalCode::GuestMissing).with("environment", environment.as_str()).with("guest", Datum::Ids(vec![vmid]))

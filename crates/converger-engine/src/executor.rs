@@ -105,7 +105,7 @@ async fn check_started(store: &impl StoreReader, plan: &ApprovedPlan, run: &RunI
     if is_its_own { Ok(()) } else { Err(EngineError::RunMismatch(run.clone())) }
 }
 
-/// The operations of an environment that must be recovered by reading: those without an end, and those that are held until a reading
+/// The operations of an environment that must be recovered by reading: those without an end, and those that are held until a read
 /// settles them. The earliest come first.
 ///
 /// # Errors
@@ -152,7 +152,7 @@ pub async fn check_holds(store: &impl StoreReader, environment: EnvironmentName,
 fn expire_hold_check(event: operation::OperationEvent) -> operation::OperationEvent {
     match event {
         operation::OperationEvent::SendAllowed => {
-            let cause = EnvFault::new(EnvFaultKind::Busy, "too-slow", "the last word before it was sent was old when it was heard");
+            let cause = EnvFault::new(EnvFaultKind::Busy, "too-slow", "the hold check was too old when the change was to be sent");
             operation::OperationEvent::SendBlocked(SendBlock::NodeBusy(cause))
         }
         no => no,

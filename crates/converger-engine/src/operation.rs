@@ -15,7 +15,7 @@
 //!
 //! Time: waits are commands. Patience counts the time waited and the duration of responses without a result, at most half a minute each.
 //! No clock is read here, so a clock that jumps or a machine that is suspended ends nothing too early. `now_ms` is the time of records.
-//! It also shows that a reading before a change has become too old to send the change; a clock that jumps only causes another read.
+//! It also shows that what was read before a change has become too old to send the change; a clock that jumps only causes another read.
 //!
 //! Must not depend on Proxmox, sockets or clocks, or decide which operation starts next (`schedule` does).
 
@@ -161,7 +161,7 @@ enum OperationOrigin {
     Fresh,
     /// The journal has it without an end.
     Open,
-    /// The journal has it as held until a reading settles it.
+    /// The journal has it as held until a read settles it.
     Held,
 }
 
@@ -195,13 +195,13 @@ enum OperationStage {
 }
 
 impl OperationState {
-    /// A new operation. It is checked against `terms` before it is sent.
+    /// A new operation. It is checked against `context` before it is sent.
     #[must_use]
     pub fn new(operation: Operation, context: CheckContext, patience: Patience) -> Self {
         Self::with_origin(Box::new(operation), Some(context), patience, OperationOrigin::Fresh, 0, SendState::NotYet)
     }
 
-    /// An operation that the journal has without an end, or as held until a reading settles it; `None` if there is nothing to recover.
+    /// An operation that the journal has without an end, or as held until a read settles it; `None` if there is nothing to recover.
     ///
     /// A recovered operation only reads and is never sent (S2). `uptime` is that of this machine, if known.
     #[must_use]
@@ -293,7 +293,7 @@ impl OperationState {
         (is_before && self.address.node != *counted).then(|| self.address.node.clone())
     }
 
-    /// Whether the operation was recovered from the journal, so that it only reads.
+    /// Whether the operation was recovered from the journal and therefore only reads.
     #[must_use]
     pub fn is_recovered(&self) -> bool {
         self.origin != OperationOrigin::Fresh
@@ -401,7 +401,7 @@ impl OperationState {
         self.finish(outcome, false)
     }
 
-    /// The change was sent, but the journal does not accept its task. From here on only recovery may continue (design 6.13).
+    /// The change was sent, but the journal does not accept its task. From here on only recovery may continue (decision 0012).
     fn hold_unrecorded_task(&mut self, why: &CommitFailure) -> Option<OperationCommand> {
         let evidence = match why {
             CommitFailure::Failed(text) => self.evidence.clone().with("said", &**text),
@@ -424,7 +424,7 @@ impl OperationState {
         self.finish(Outcome::new_held(FailureCode::JournalUnwritable, ReleaseCondition::Reading, Findings { evidence, observed }), false)
     }
 
-    /// A person resolved the operation before the reading did. The findings are reported; the journal keeps the person's resolution.
+    /// A person resolved the operation before the read did. The findings are reported; the journal keeps the person's resolution.
     fn end_resolved_by_person(&mut self, outcome: Outcome) -> Option<OperationCommand> {
         let observed = outcome.findings().observed.clone().with("resolved", "by a person meanwhile, whose word stands");
         self.finish(outcome.with_observed(observed), false)

@@ -1,7 +1,7 @@
 //! All runs of one executor, as a pure state machine that combines the schedule and the operations: events go in, commands come out.
 //!
 //! It handles what concerns more than one operation: an operation whose guest moved waits for a slot on the new node, nothing is sent
-//! once the journal cannot be written (design 6.13) or a stop was requested, and each operation is reported in the end. The executor adds
+//! once the journal cannot be written (decision 0012) or a stop was requested, and each operation is reported in the end. The executor adds
 //! an actuator, a store and a clock; a simulation uses the same machine with others.
 //!
 //! Work is accepted while other work is in flight. A submission is one run or one recovery. When its last operation has ended, the
@@ -65,8 +65,8 @@ pub struct RunMachine {
     made: u64,
     submissions: BTreeMap<SubmissionId, Submission>,
     operations: BTreeMap<OperationId, TrackedOperation>,
-    /// The operations that this process has had since a reading of the journal began; `None` if none is in progress. The journal may show
-    /// them without an end, so recovery must not treat them as left behind by another process.
+    /// The operations that this process has had since the current read of the journal began; `None` if none is in progress. The journal
+    /// may show them without an end, so recovery must not treat them as left behind by another process.
     own: Option<BTreeSet<OperationId>>,
     /// The effects of the current event.
     effects: Vec<RunEffect>,
@@ -106,12 +106,12 @@ impl RunMachine {
         Self { schedule: schedule::ScheduleState::new(limits), made: 0, submissions, operations: held, own: None, effects: Vec::new() }
     }
 
-    /// Starts a reading of the journal for operations that an earlier process left in flight.
+    /// Starts a read of the journal for operations that an earlier process left in flight.
     pub fn start_journal_reading(&mut self) {
         self.own = Some(self.operations.keys().cloned().collect());
     }
 
-    /// Ends the reading and removes the operations that this process executed in the meantime. Their intents may have no end in what was
+    /// Ends the read and removes the operations that this process executed in the meantime. Their intents may have no end in what was
     /// read, and recovery would mistake them for operations of a process that died.
     #[must_use]
     pub fn end_journal_reading(&mut self, mut found: Vec<OperationHistory>) -> Vec<OperationHistory> {

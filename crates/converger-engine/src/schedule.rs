@@ -63,7 +63,7 @@ pub struct ScheduleItem {
     pub after: Box<[Vmid]>,
     /// Whether it changes the run-state, which dependents wait for.
     pub is_power: bool,
-    /// Whether it follows from the desired state, so that a newer plan may supersede it.
+    /// Whether it follows from the desired state; a newer plan may then supersede it.
     pub is_convergent: bool,
     /// Whether it is the second half of a restart: once the first half has started, a stop does not prevent it.
     pub completes_restart: bool,
@@ -569,7 +569,7 @@ impl ScheduleState {
         let has_room = |node: &NodeName| self.in_flight.get(node).copied().unwrap_or(0) < self.limits.per_node as usize;
         let open = self.ready.iter().filter(|(node, _)| has_room(node));
         let left = |node: &NodeName| self.remaining.get(node).copied().unwrap_or(0);
-        // Of equals the first, so that the order is deterministic.
+        // The first of equals, so that the order is deterministic.
         open.map(|(node, _)| node).rev().max_by_key(|node| left(node)).cloned()
     }
 }

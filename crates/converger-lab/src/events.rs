@@ -244,7 +244,7 @@ impl World {
         }
     }
 
-    /// Releases the lock file that a process outside of Proxmox held.
+    /// Releases the lock file that a process outside Proxmox held.
     pub(crate) fn free_lock_file(&mut self, vmid: u32) {
         if self.tasks.lock_files.remove(&vmid) && !self.tasks.holders.contains_key(&vmid) {
             self.release_guest(vmid);

@@ -29,7 +29,7 @@ pub enum ResponseFault {
     Truncated(usize),
     /// The response takes this many milliseconds longer.
     Slow(u64),
-    /// Another response is sent, and the request is not executed.
+    /// A different response is sent, and the request is not executed.
     Instead {
         /// The status code.
         status: u16,

@@ -111,7 +111,7 @@ pub(crate) struct LabTasks {
     next: TaskId,
     /// The task that holds each guest.
     pub(crate) holders: BTreeMap<u32, TaskId>,
-    /// Guests whose lock file is held by a process outside of Proxmox.
+    /// Guests whose lock file is held by a process outside Proxmox.
     pub(crate) lock_files: BTreeSet<u32>,
     /// Tasks that wait for a guest, in order of arrival.
     waiting: BTreeMap<u32, VecDeque<TaskId>>,

@@ -174,8 +174,8 @@ fn consistency_proofs_verify_elsewhere_and_forged_ones_fail() {
             let others: Vec<_> = proof.iter().map(|hash| to_tlog_hash(*hash)).collect();
             tlog_tiles::check_tree(&others, new, to_tlog_hash(now.1), old, to_tlog_hash(before.1)).unwrap();
             let other = LogHash::of_leaf(b"another");
-            assert!(verify_consistency((old, other), now, &proof).is_err(), "{old} to {new}: another beginning");
-            assert!(verify_consistency(before, (new, other), &proof).is_err(), "{old} to {new}: another end");
+            assert!(verify_consistency((old, other), now, &proof).is_err(), "{old} to {new}: different start");
+            assert!(verify_consistency(before, (new, other), &proof).is_err(), "{old} to {new}: different end");
             assert_eq!(verify_consistency(before, now, &[&proof[..], &[other]].concat()), Err(ProofError::WrongLength));
             for at in 0..proof.len() {
                 let mut changed = proof.clone();

@@ -50,8 +50,8 @@ pub(crate) async fn describe_conflict(
 ) -> Option<String> {
     names.bindings().next()?;
     match proxmox.identity(report).await {
-        Ok(cluster) => names.conflict(environment, &cluster).map(|conflict| format!("an apply would be refused: {conflict}")),
-        Err(error) => Some(format!("the identity of the cluster cannot be read, and an apply would be refused: {error}")),
+        Ok(cluster) => names.conflict(environment, &cluster).map(|conflict| format!("`apply` would be refused: {conflict}")),
+        Err(error) => Some(format!("`apply` would be refused: cannot read the cluster's identity: {error}")),
     }
 }
 
@@ -101,7 +101,7 @@ pub async fn check_guest(environment: &EnvironmentName, connection: &ConnectionC
         }
     }
     let binding = identity.map(|cluster| binding(environment, cluster));
-    let unread = binding.as_ref().err().map(|error| format!("the identity of the cluster could not be read: {error}"));
+    let unread = binding.as_ref().err().map(|error| format!("cannot read the cluster's identity: {error}"));
     notes.extend(unread.map(|text| files::escape_hidden(&text)));
     GuestCheck::Checked(Checked { binding: binding.ok(), notes })
 }

@@ -375,7 +375,7 @@ fn take_in_flight(conditions: &mut StoreConditions, recovered: &RecoveryReport) 
     conditions.unsettled.extract_if(.., |history| history.progress().is_open() && !recovered.contains(history.id())).collect()
 }
 
-/// Where operations of earlier runs are held. Guests outside of the scope are reported, but do not decide how the run ends.
+/// Where operations of earlier runs are held. Guests outside the scope are reported, but do not decide how the run ends.
 fn find_held(recovered: &RecoveryReport, conditions: &StoreConditions, scope: &Scope) -> HeldBefore {
     let held = recovered.operations().iter().filter(|reported| reported.outcome.end() == OperationEnd::Held);
     let held = held.map(|reported| reported.operation.guest.vmid);

@@ -114,7 +114,7 @@ impl EnvironmentReader {
 
     /// Reads the selected guests once (G4). A guest that cannot be read is unknown with a cause, which is not an error (G1, G2).
     ///
-    /// A recording is used as it is: `needs` does not apply to it.
+    /// A recording is used as it is: `read_set` does not apply to it.
     ///
     /// # Errors
     /// There is no observation at all.

@@ -22,7 +22,7 @@ pub const RESULT_SCHEMA: &str = "converger.result/1";
 pub enum HeldBefore {
     /// No operation is held.
     Nowhere,
-    /// On guests outside of the scope: reported, but they do not decide how the run ends.
+    /// On guests outside the scope: reported, but they do not decide how the run ends.
     OutOfScope,
     /// On a guest in scope.
     InScope,

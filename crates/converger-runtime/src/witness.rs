@@ -79,7 +79,7 @@ fn check_extends(comparison: WitnessComparison, seen: &Checkpoint, directory: &P
     }
 }
 
-/// Checks that the witness is outside of the state directory: inside, it would be restored together with the ledger that it protects.
+/// Checks that the witness is outside the state directory: inside, it would be restored together with the ledger that it protects.
 ///
 /// # Errors
 /// The witness is inside.

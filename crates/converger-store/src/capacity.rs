@@ -1,6 +1,6 @@
 //! Whether a store has room for more: a wrapper that learns it from the answers to commits.
 //!
-//! What never enters: measuring a disk. A disk with free blocks may still have none for this user, and the other way round.
+//! The disk is not measured: a disk with free blocks may still have none for this user, and the other way round.
 
 use std::future::Future;
 

@@ -145,7 +145,7 @@ pub struct JournalCheck<'l> {
 type MatchResult = Result<(), JournalMismatch>;
 
 impl<'l> JournalCheck<'l> {
-    /// Starts a check. `replay` and `told` must both have consumed all entries.
+    /// Starts a check. `replay` and `ledger_index` must both have consumed all entries.
     #[must_use]
     pub fn new(replay: &'l LedgerReplay, ledger_index: &'l LedgerIndex) -> Self {
         Self { replay, index: ledger_index, operations: BTreeSet::new(), runs: BTreeSet::new() }

@@ -56,8 +56,8 @@ pub use write::{Batch, CommitAck, StoreWrite};
 
 /// Read access to a store: what a run, a service and the commands need. Open stores and the read-only view of one implement it.
 ///
-/// Reads see what was acknowledged before they were asked for. A store brings the threads that complete its futures, so any executor may poll
-/// them, and [`wait_for`] does where there is none.
+/// Reads see everything that was acknowledged before they started. A store completes its futures on its own threads, so any executor may
+/// poll them; [`wait_for`] polls them without an executor.
 pub trait StoreReader: Send + Sync {
     /// One operation with its history.
     fn operation(&self, id: OperationId) -> impl Future<Output = Result<Option<OperationHistory>, StoreError>> + Send;
@@ -109,7 +109,7 @@ pub trait StoreReader: Send + Sync {
     /// Which cluster each environment name refers to, and former names.
     fn names(&self) -> impl Future<Output = Result<EnvironmentNames, StoreError>> + Send;
 
-    /// What the journal holds beside its operations and runs themselves, of one moment. [`find_journal_mismatch`] compares it with the ledger.
+    /// The content of the journal at one moment, runs and operations by id only. [`find_journal_mismatch`] compares it with the ledger.
     fn journal_overview(&self) -> impl Future<Output = Result<JournalOverview, StoreError>> + Send;
 
     /// The bytes under a digest: the body of a plan, an observation, a declared state.

@@ -95,12 +95,12 @@ pub struct StoreConditions {
     pub unsettled: Vec<OperationHistory>,
     /// Which cluster each environment name refers to, and former names.
     pub names: EnvironmentNames,
-    /// Operations of guests that have pending changes which the desired state does not declare. A store leaves it empty; the planner's caller
+    /// Operations on guests with pending changes that the desired state does not declare. A store leaves it empty; the planner's caller
     /// fills it with [`StoreReader::guest_operations`](crate::StoreReader::guest_operations) if there are such guests.
     pub writes: Vec<OperationHistory>,
 }
 
-/// What a journal holds beside its operations and runs themselves, of all environments.
+/// The content of a journal, for all environments; runs and operations by their ids only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JournalOverview {
     /// The runs, in the order in which they started.
@@ -113,7 +113,7 @@ pub struct JournalOverview {
     pub freezes: Vec<Freeze>,
     /// Which cluster each environment name refers to, and former names.
     pub names: EnvironmentNames,
-    /// All holds and freezes that there ever were.
+    /// All holds and freezes ever set.
     pub hold_history: HoldHistory,
     /// Every idempotency key, by environment and key.
     pub idempotency_keys: Vec<IdempotencyRow>,

@@ -1,6 +1,6 @@
 //! All reads of a store, written once over any tables, so that every store of this crate answers them alike.
 //!
-//! What never enters: rules about what may be written (`tables`), and how tables are reached (each store).
+//! Must not contain rules about what may be written (see `tables`) or access tables directly (each store does).
 
 use std::future::Future;
 

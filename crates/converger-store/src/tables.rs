@@ -71,7 +71,7 @@ pub(crate) trait ReadTables {
     fn start_order(&self) -> Result<(Vec<RunId>, Vec<OperationId>), Self::Error>;
     /// Holds and freezes in force, of all environments.
     fn active_holds_and_freezes(&self) -> Result<(Vec<Hold>, Vec<Freeze>), Self::Error>;
-    /// All holds and freezes that there ever were, in their order.
+    /// All holds and freezes ever set, in order.
     fn hold_history(&self) -> Result<HoldHistory, Self::Error>;
     /// Every idempotency key, by environment and key.
     fn idempotency_rows(&self) -> Result<Vec<IdempotencyRow>, Self::Error>;

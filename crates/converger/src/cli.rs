@@ -120,14 +120,14 @@ Examples:
   converger apply desired.yaml --plan plan.json      exactly these steps
   converger apply desired.yaml --confirm sha256:...  for scripts: benign steps
 
-Each step is recorded before it is sent, checked on a fresh reading and verified by another one. If apply is killed, \
+Each step is recorded before it is sent, checked against the guest read again, and verified by reading it once more. If apply is killed, \
 the next one recovers the operations in flight; nothing is lost or repeated. A change that may still arrive holds its \
 guest for up to 131 seconds (more if `timeout` exceeds 60 seconds); a restart that was cut off may need `converger ops resolve`.
 
-Ctrl-C, SIGTERM and a closed terminal start nothing new and wait for operations in flight; a second signal exits at once. \
+Ctrl-C, SIGTERM and a closed terminal start nothing new and wait for operations in flight; a second signal exits within two seconds. \
 Only one apply runs in an environment at a time. A plan made from a recording is never applied.
 
-Exit codes: 0 done, 1 a step failed or was not started, 3 refused (also guests that --partial skips), 5 an operation on a guest in scope is held.")]
+Exit codes: 0 done, 1 a step failed or was not started, 2 bad input, 3 refused (also guests that --partial skips), 5 an operation on a guest in scope is held, 6 broken evidence.")]
     Apply(ApplyArgs),
     /// List operations, show one, or resolve a held one
     #[command(
@@ -151,7 +151,7 @@ Examples:
   converger environment rename lab site-a --reason \"one name for all teams\"
 
 The first apply, hold or freeze records which cluster a name stands for, by the fingerprint of its root CA. A second name for \
-the same cluster is refused, and so is the same name for another cluster. Use one state directory for each cluster: two do not know of each other."
+the same cluster is refused, and so is the same name for a different cluster. Use one state directory for each cluster: two do not know of each other."
     )]
     Environment(EnvironmentCommand),
     /// Start no change in an environment until it is thawed
@@ -160,8 +160,8 @@ Examples:
   converger freeze lab --reason \"storage move until Friday\"
   converger thaw lab
 
-The freeze is recorded in the state directory and applies to everyone who uses that directory. By default each user has \
-their own; `[store]` in converger.toml names a common one. `[freeze]` in converger.toml applies to everyone who uses that file.
+The freeze is recorded in the state directory and applies to everyone who uses that directory. Another user or \
+machine does not see it. If several people apply, run as one user. `[freeze]` in converger.toml applies to everyone who uses that file.
 
 The environment can be left out if converger.toml has only one.")]
     Freeze(FreezeArgs),
@@ -176,8 +176,8 @@ Examples:
   converger hold lab 101 --reason \"debugging, ask Ann\"
   converger release lab 101
 
-The hold is recorded in the state directory and applies to everyone who uses that directory. By default each user has \
-their own. The tag `converger-hold` on the guest applies to everyone.
+The hold is recorded in the state directory and applies to everyone who uses that directory. Another user or \
+machine does not see it. If several people apply, run as one user. The tag `converger-hold` on the guest applies to everyone.
 
 The environment can be left out if converger.toml has only one.")]
     Hold(HoldArgs),
@@ -186,7 +186,7 @@ The environment can be left out if converger.toml has only one.")]
 Examples:
   converger release lab 101")]
     Release(ReleaseArgs),
-    /// Run audit, refusal, plan, apply, kill -9, recovery and convergence on a lab
+    /// Demonstrate audit, refusal, apply, kill -9 and recovery on a built-in lab
     #[command(after_help = "\
 Examples:
   converger demo
@@ -194,7 +194,7 @@ Examples:
 The demo starts a lab on the loopback, runs this program on it and shows each command line. It needs no configuration and \
 removes its files at the end.
 
-Exit codes: 0 every change ran exactly once, 1 not, or the demo was interrupted.")]
+Exit codes: 0 every change ran exactly once, 1 otherwise.")]
     Demo(DemoArgs),
     /// Serve a simulated Proxmox VE cluster on this machine
     #[command(after_help = "\
@@ -239,8 +239,8 @@ Examples:
   converger init --vmid 100 --environment lab --out web.yaml
   converger init --vmid 100 --environment lab --dry-run   only print it
 
-Only the selected guests are declared, pinned by their birth marks. An id that is named by itself must exist; of a range the existing \
-guests are taken and the missing ids are noted. Fields that cannot be declared are left out, with a reason. An existing file is never \
+Only the selected guests are declared, pinned by their birth marks. A single id must exist. A range selects the \
+guests that exist and notes the missing ids. Fields that cannot be declared are left out, with a reason. An existing file is never \
 replaced without --overwrite. If one of the guests cannot be read, nothing is written.
 
 Exit codes: 0 written, 3 a guest is refused.")]
@@ -268,7 +268,7 @@ Examples:
   converger ledger key                             print the public key
   converger ledger export /srv/ledger              files for any web server
   converger ledger prove 6afaf0b3-43690ad2-4 --out receipt.txt
-  converger ledger prune --before 90d              remove old readings"
+  converger ledger prune --before 90d              remove old observations"
     )]
     Ledger(LedgerCommand),
     /// Verify the ledger offline; report the first broken entry or file
@@ -290,7 +290,7 @@ Examples:
   converger reproduce 6afaf0b3-43690ad2 --from evidence --key KEY
                                                    from an export
 
-Exit codes: 0 identical, 1 another planner made it or its inputs were pruned, 6 the decision differs, or the ledger is broken.")]
+Exit codes: 0 identical, 1 a different planner made it or its inputs were pruned, 6 the decision differs, or the ledger is broken.")]
     Reproduce(ReproduceArgs),
     /// Compare two plans, recorded or in files, by guest and step
     #[command(after_help = "\
@@ -365,7 +365,7 @@ Examples:
     },
 }
 
-/// The declared state, and the reading to plan from.
+/// The declared state, and the observation to plan from.
 #[derive(Args, Debug)]
 pub(crate) struct DesiredArgs {
     /// The declared state (desired.yaml, or the same as JSON)
@@ -374,7 +374,7 @@ pub(crate) struct DesiredArgs {
     pub(crate) observation: ObservationArgs,
 }
 
-/// The source of a reading.
+/// The source of an observation.
 #[derive(Args, Debug)]
 pub(crate) struct ObservationArgs {
     /// Use a recorded observation (current.json) instead of the environment; - is standard input
@@ -388,7 +388,7 @@ pub(crate) struct ObservationArgs {
 /// A selection of the declared guests.
 #[derive(Args, Debug)]
 pub(crate) struct GuestFilterArgs {
-    /// Use only these guests: ids and ranges, separated by commas (100-120,130); of a range, the declared ones
+    /// Use only these guests: ids and ranges, separated by commas (100-120,130); a range selects only declared guests
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = parse_id_item)]
     pub(crate) only: Vec<IdItem>,
 }
@@ -403,7 +403,7 @@ pub(crate) struct PlanArgs {
     /// Print the plan as JSON on standard output
     #[arg(long)]
     pub(crate) json: bool,
-    /// List every converged guest; --verbose lists every guest
+    /// List converged guests too (--verbose also shows details)
     #[arg(long, conflicts_with = "json")]
     pub(crate) all: bool,
 }
@@ -468,7 +468,7 @@ pub(crate) struct GuestsArgs {
     /// List only guests on this node
     #[arg(long, value_name = "NAME")]
     pub(crate) node: Option<String>,
-    /// List only guests with this tag; repeat it for guests with all of several tags
+    /// List only guests with this tag; repeat to require several tags
     #[arg(long, value_name = "TAG")]
     pub(crate) tag: Vec<String>,
     /// List only guests of this kind
@@ -488,7 +488,7 @@ pub(crate) struct GuestsArgs {
 /// The arguments of `init`.
 #[derive(Args, Debug)]
 pub(crate) struct InitArgs {
-    /// Declare these guests: ids and ranges, separated by commas (100-120,130); of a range, the existing ones
+    /// Declare these guests: ids and ranges, separated by commas (100-120,130); a range selects only existing guests
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = parse_id_item, required = true)]
     pub(crate) vmid: Vec<IdItem>,
     /// The environment of the guests [default: the only one of converger.toml]
@@ -579,7 +579,7 @@ Examples:
 Holds, freezes, open and held operations and the recorded cluster move to the new name; past runs keep the name that they ran \
 under and are listed with the new one. The rename is refused while an apply runs and if the new name is in use.
 
-Write the new name into converger.toml and desired.yaml. The former name stays reserved, so that an old file cannot bypass holds. \
+Write the new name into converger.toml and desired.yaml. The former name stays reserved, so an old file cannot bypass holds. \
 A rename can be reversed.")]
     Rename(Renaming),
 }

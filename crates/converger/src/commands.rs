@@ -72,7 +72,7 @@ fn runtime() -> Result<Runtime, CommandError> {
 /// Certificates, readings and the journal use times since 1970; an earlier clock would end in a panic.
 fn check_system_clock(now: SystemTime) -> Result<(), CommandError> {
     now.duration_since(SystemTime::UNIX_EPOCH).map(drop).map_err(|_| {
-        CommandError::failure("the clock of this machine is set before 1970, so that neither certificates nor ages can be checked")
+        CommandError::failure("the clock of this machine is set before 1970, so neither certificates nor ages can be checked")
             .with_help("set the clock (`timedatectl`), then run the command again")
     })
 }

@@ -13,7 +13,7 @@ struct FaultySource<'t> {
     /// Without characters that act on a terminal.
     text: &'t str,
     code: FailureCode,
-    /// It may be another file, with a secret in it, so that no line of it is shown.
+    /// It may be another file, with a secret in it, so no line of it is shown.
     is_foreign: bool,
 }
 

@@ -1,6 +1,6 @@
 //! Wraps lines that are too long for the terminal between words, with a hanging indent.
 //!
-//! A terminal would break them inside of words and continue at the margin, where new lines start. Files, pipes and terminals without cursor
+//! A terminal would break them inside words and continue at the margin, where new lines start. Files, pipes and terminals without cursor
 //! movement get every line whole.
 
 use std::io::{self, IsTerminal};

@@ -1,4 +1,4 @@
-//! Text for people: plans, refusals with their remedies, notes about a reading.
+//! Text for people: plans, refusals with their remedies, notes about an observation.
 //!
 //! Text that others wrote (names, notes, tags) is escaped before it is shown. The stream strips styles if it is not a terminal, or if `NO_COLOR`
 //! is set.
@@ -230,7 +230,7 @@ pub(crate) fn truncate_untrusted(text: &str, chars_max: usize) -> String {
     }
 }
 
-/// The options of a command line that gives the same reading again.
+/// The options of a command line that gives the same observation again.
 pub(crate) fn observation_options(observation_arguments: &ObservationArgs) -> String {
     let option = |name: &str, path: &Option<PathBuf>| {
         path.as_ref().map(|path| format!(" --{name} {}", files::shell_argument(path))).unwrap_or_default()
@@ -250,10 +250,10 @@ pub(crate) fn render_unsettled_operation(history: &OperationHistory) -> String {
     format!("{} {what} {how}\n", apply_style(YELLOW, "note:"))
 }
 
-/// Notes about a reading that are shown without `--verbose`.
+/// Notes about an observation that are shown without `--verbose`.
 const NOTES_SHOWN_MAX: usize = 50;
 
-/// Where a live reading comes from, and notes about what was not as it should be. Quiet: only endpoints that could not be used.
+/// Where a live observation comes from, and notes about what was not as it should be. Quiet: only endpoints that could not be used.
 pub(crate) fn render_reading_source(report: &ObservationReport, verbosity: Verbosity) -> String {
     let requests = count_with_noun(report.requests, "request");
     let mut text = String::new();
@@ -281,7 +281,7 @@ pub(crate) fn render_reading_source(report: &ObservationReport, verbosity: Verbo
     text
 }
 
-/// What a reading has, in a few lines.
+/// What an observation has, in a few lines.
 pub(crate) fn render_observation(observation: &Observation, scope: usize) -> String {
     let count = |is_known: bool| {
         observation.guests.iter().filter(|guest| matches!(guest.status, ObservedStatus::Known(_)) == is_known).count() as u64

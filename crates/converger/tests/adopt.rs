@@ -122,10 +122,10 @@ fn pin_of_a_range_takes_the_declared_guests() {
 fn init_of_a_range_takes_the_guests_of_a_recording() {
     let directory = work_directory_without_desired();
     let run_range = |ids| run(&directory, &["init", "--vmid", ids, "--environment", "lab", "--replay", "current.json"]);
-    check_end(&run_range("200-210"), 3, &["no guest that can be seen has an id in 200-210"]);
+    check_end(&run_range("200-210"), 3, &["no visible guest has an id in 200-210"]);
     check_end(&run_range("100-110,150"), 3, &["! 150 refused"]);
     assert_eq!(file_names(directory.path()), ["current.json"]);
-    check_end(&run_range("100-110"), 0, &["2 guests adopted", "100-110: 2 guests, and none that can be seen under the other 9 ids"]);
+    check_end(&run_range("100-110"), 0, &["2 guests adopted", "100-110: 2 guests; no visible guest has one of the other 9 ids"]);
     check_end(&run(&directory, &["audit", "desired.yaml", "--replay", "current.json"]), 0, &["Converged: 2 converged"]);
 }
 

@@ -26,10 +26,10 @@ pub(crate) struct ProcessRun {
     pub(crate) is_killed: bool,
 }
 
-/// Runs a program with both outputs combined, answers its prompts, and kills it with all its children after the timeout. With `aside`,
+/// Runs a program with both outputs combined, answers its prompts, and kills it with all its children after the timeout. With `error_file`,
 /// standard error goes to that file, so that calls on it can be distinguished.
 ///
-/// Measures the time until `word` is printed. The time in which the process `friend`, which serves it, waits for a processor does not
+/// Measures the time until `ready_text` is printed. The time in which the process `friend`, which serves it, waits for a processor does not
 /// count.
 pub(crate) fn run_process(
     mut command: Command,

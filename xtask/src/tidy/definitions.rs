@@ -69,7 +69,7 @@ fn signature_length(rest: &str) -> usize {
     rest.len()
 }
 
-/// The type after the arrow outside of all brackets: `fn f(g: impl Fn() -> u8) -> bool` returns `bool`.
+/// The type after the arrow outside all brackets: `fn f(g: impl Fn() -> u8) -> bool` returns `bool`.
 fn return_type(signature: &str) -> Option<&str> {
     let mut depth = 0_i32;
     let mut previous = ' ';

@@ -43,7 +43,7 @@ pub(super) fn name_after<'a>(rest: &'a str, keyword: &str) -> Option<&'a str> {
     Some(&after[..length]).filter(|name| !name.is_empty())
 }
 
-/// Where the body starts; `None` for a declaration, which ends with a semicolon outside of brackets.
+/// Where the body starts; `None` for a declaration, which ends with a semicolon outside brackets.
 fn body_start(rest: &str) -> Option<usize> {
     let mut depth = 0_i32;
     for (offset, character) in rest.char_indices() {

@@ -60,7 +60,7 @@ fn first_path_names(path: &str) -> Vec<&str> {
     }
 }
 
-/// The members of a group up to its closing brace, split at commas outside of nested groups.
+/// The members of a group up to its closing brace, split at commas outside nested groups.
 fn split_group(group: &str) -> Vec<&str> {
     let mut members = Vec::new();
     let (mut depth, mut start) = (0_i32, 0);

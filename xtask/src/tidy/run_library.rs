@@ -9,7 +9,7 @@ use super::rust_source::{RustSource, is_name_character, line_at, offsets_of_word
 
 const RUN_LIBRARY: &str = "crates/converger-runtime/src/";
 
-const PRINTS: &str = "report through the observer that the caller gives";
+const PRINTS: &str = "publish a `RunEvent`";
 
 /// Macros, which need no import.
 const MACROS: &[(&str, &str)] = &[("println!", PRINTS), ("eprintln!", PRINTS), ("print!", PRINTS), ("eprint!", PRINTS)];

@@ -36,7 +36,7 @@ const WORLDS: [(&str, bool, bool, &str, &[u64]); 11] = [
         &[100, 101],
     ),
     (
-        "others outside of the scope",
+        "others outside the scope",
         true,
         true,
         r#"{"vmid": 100, "kind": "qemu", "name": "a", "node": "n1", "status": "running", QUIET},
@@ -80,7 +80,7 @@ const WORLDS: [(&str, bool, bool, &str, &[u64]); 11] = [
         &[100, 101],
     ),
     (
-        "a name with control characters and an unknown run state",
+        "a name with control characters and an unknown run-state",
         true,
         true,
         r#"{"vmid": 100, "kind": "qemu", "name": "VM 100\u001b[31m", "node": "n1", "status": "unknown", "cause": "paused", "run_state": "paused", QUIET}"#,
@@ -104,7 +104,7 @@ fn parse_world(name: &'static str, complete: bool, quorate: bool, rows: &str, id
         rows.replace("QUIET", UNSET_GUARDS)
     );
     let truth = observe::parse(text.as_bytes()).unwrap_or_else(|faults| panic!("the world `{name}` is malformed: {faults:?}"));
-    // Guards were read and forbid nothing on every row, so that all of it is readable.
+    // Guards were read and forbid nothing on every row, so all of it is readable.
     let is_quiet = rows.matches("QUIET").count() == rows.matches("vmid").count();
     // The absence of a guest needs a proof, which an offline node may prevent.
     let are_there = ids.iter().all(|id| rows.contains(&format!("\"vmid\": {id},")));

@@ -39,7 +39,7 @@ const PORT: u16 = 8006;
 const IDLE_CONNECTION_MAX: Duration = Duration::from_secs(3);
 const _: () = assert!(IDLE_CONNECTION_MAX.as_secs() < 5);
 
-/// This machine. Its addresses are fixed, so that no resolver can redirect it.
+/// This machine. Its addresses are fixed, so no resolver can redirect it.
 const LOCALHOST: &str = "localhost";
 const LOCALHOST_ADDRESSES: [SocketAddr; 2] =
     [SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0), SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 0)];
@@ -90,9 +90,9 @@ impl Endpoint {
         let wrong = || InvalidAddress(address.to_owned());
         let mut url = Url::parse(address).map_err(|_| wrong())?;
         let is_bare = matches!(url.path(), "" | "/") && url.query().is_none() && url.fragment().is_none();
-        let is_nobody = url.username().is_empty() && url.password().is_none();
+        let has_no_credentials = url.username().is_empty() && url.password().is_none();
         let host = url.host_str().unwrap_or("").to_owned();
-        if url.scheme() != "https" || host.is_empty() || !is_bare || !is_nobody {
+        if url.scheme() != "https" || host.is_empty() || !is_bare || !has_no_credentials {
             return Err(wrong());
         }
         // `url` drops an explicit 443, the default port of https, so the text itself must be searched for it.
@@ -155,7 +155,7 @@ impl Default for RequestLimits {
 }
 
 impl RequestLimits {
-    /// Limits for a person who is waiting and whose command takes effect even if no endpoint responds: a few seconds per endpoint.
+    /// Short limits for checks whose failure does not stop the command (`hold`, `freeze`).
     #[must_use]
     pub fn brief(self) -> Self {
         Self {
@@ -182,10 +182,10 @@ pub enum ClientError {
     #[error("the API token id cannot be sent in a header; write it as user@realm!name in plain letters")]
     Token,
     /// The HTTP client cannot be set up.
-    #[error("{place}: HTTPS cannot be set up on this machine ({source}); try another build of this program and report a bug")]
+    #[error("{endpoint}: HTTPS cannot be set up on this machine ({source}); try another build of this program and report a bug")]
     Setup {
         /// The endpoint.
-        place: String,
+        endpoint: String,
         /// Why.
         source: reqwest::Error,
     },
@@ -243,7 +243,7 @@ impl ProxmoxClient {
             .user_agent(concat!("converger/", env!("CARGO_PKG_VERSION")))
             .default_headers(headers)
             .build()
-            .map_err(|source| ClientError::Setup { place: endpoint_name(), source })?;
+            .map_err(|source| ClientError::Setup { endpoint: endpoint_name(), source })?;
         Ok(Self { http, endpoint, bounds, monitor: watch, secret: token.secret.clone() })
     }
 

@@ -1,5 +1,5 @@
-//! The codec: encodes a command as a request and decodes the response to an event. It is pure, without sockets and without a clock, so that
-//! the client, the simulator and the tests run the same code.
+//! The codec: encodes a command as a request and decodes the response into an event. It is pure, without sockets and without a clock,
+//! so that the client, the simulator and the tests run the same code.
 //!
 //! Must not depend on the endpoint, on credentials, or on when and how often a request is sent.
 

@@ -1,6 +1,6 @@
 //! The identity of a cluster: the fingerprint of its root CA, read from one of its nodes with one request.
 //!
-//! Must not depend on the earlier use of an environment name. The store records that and decides.
+//! Must not know which cluster a name was bound to; the store decides that.
 
 use converger_core::guest::{ClusterIdentity, NodeName};
 use thiserror::Error;
@@ -17,11 +17,11 @@ pub enum IdentityError {
         /// The endpoint.
         endpoint: String,
     },
-    /// The node did not report the root CA.
-    #[error("{place}: the certificates of node `{}` do not show the root CA of the cluster: {}", node.as_str(), failure.without_endpoint_name(place))]
+    /// The root CA could not be read from the node.
+    #[error("{endpoint}: cannot read the cluster's root CA from node `{}`: {}", node.as_str(), failure.without_endpoint_name(endpoint))]
     Failed {
         /// The endpoint.
-        place: String,
+        endpoint: String,
         /// The node.
         node: NodeName,
         /// What it responded instead.
@@ -37,7 +37,7 @@ pub enum IdentityError {
 /// # Errors
 /// The request failed, or the node does not list the root CA, or its entry is not a certificate authority.
 pub async fn read_identity<E: ProxmoxTransport>(session: &ProxmoxSession<E>, node: &NodeName) -> Result<ClusterIdentity, IdentityError> {
-    let failed = |failure| IdentityError::Failed { place: session.endpoint_name().to_owned(), node: node.clone(), failure };
+    let failed = |failure| IdentityError::Failed { endpoint: session.endpoint_name().to_owned(), node: node.clone(), failure };
     match session.call(&ProxmoxCommand::Read(ProxmoxRead::Certificates(node.clone()))).await.map_err(failed)? {
         ProxmoxEvent::Identity(identity) => Ok(identity),
         other => Err(failed(other.unexpected_failure())),

@@ -33,7 +33,7 @@ use rows::NextRead;
 pub(super) use rows::fallback_name;
 pub use unknown_reason::{ReadingNote, UnknownReason};
 
-/// What a person is told about a list without any guest.
+/// The note about a list without any guest.
 const LIST_EMPTY: &str = "the list of guests is empty";
 
 /// What to observe.
@@ -54,7 +54,7 @@ pub struct ObservationRequest<'q> {
 /// An observation with its notes for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxmoxReading {
-    /// The observation. It still contains guests outside of the scope.
+    /// The observation. It still contains guests outside the scope.
     pub observation: Observation,
     /// Irregularities, in order.
     pub notes: Vec<ReadingNote>,
@@ -86,10 +86,10 @@ pub enum ReadingError {
         remedy: String,
     },
     /// The endpoint belongs to another cluster.
-    #[error("{place} is in the cluster `{}`, not in `{}`", EscapedText(found), EscapedText(wanted))]
+    #[error("{endpoint} is in the cluster `{}`, not in `{}`", EscapedText(found), EscapedText(wanted))]
     OtherCluster {
         /// The endpoint.
-        place: String,
+        endpoint: String,
         /// The name of its cluster.
         found: String,
         /// The pinned name.
@@ -155,13 +155,13 @@ pub async fn take_reading<E: ProxmoxTransport>(
     take_reading_with_progress(session, question, &|_, _| {}).await
 }
 
-/// Called with the number of guests that were read one by one, and the number of all that are.
+/// Called with the number of guests that were read one by one so far, and with their total number.
 pub type ReadProgress<'p> = &'p (dyn Fn(u64, u64) + Sync);
 
-/// Takes one reading over a session and reports its progress.
+/// Takes one observation over a session and reports its progress.
 ///
 /// # Errors
-/// Nothing can be said about anything.
+/// There is no observation.
 pub async fn take_reading_with_progress<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,
     question: &ObservationRequest<'_>,
@@ -174,12 +174,12 @@ pub async fn take_reading_with_progress<E: ProxmoxTransport>(
     finish_reading(session, question, before, list, progress).await
 }
 
-/// Takes one reading of the guests that a selection resolves to among the listed ones. Gives back their ids too.
+/// Takes one observation of the guests that a selection resolves to among the listed ones. Returns their ids too.
 ///
-/// The scope of `question` does not count.
+/// `question.scope` is ignored.
 ///
 /// # Errors
-/// Nothing can be said about anything.
+/// There is no observation.
 pub async fn take_selected_reading<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,
     question: &ObservationRequest<'_>,
@@ -188,7 +188,7 @@ pub async fn take_selected_reading<E: ProxmoxTransport>(
 ) -> Result<(ProxmoxReading, Scope), ReadingError> {
     let before = check_cluster(session, question, read_cluster(session).await)?;
     let list = read_list(session).await;
-    // A row that says too little is of a guest all the same: it is in scope, and unknown.
+    // An incomplete row still belongs to a guest: it is in scope, and unknown.
     let listed = list.iter().flat_map(|list| list.rows.iter().map(|row| row.vmid).chain(list.unusable.keys().copied()));
     let scope = selection.resolve(listed);
     let is_list_empty = list.as_ref().is_ok_and(|list| list.rows.is_empty() && list.unusable.is_empty());
@@ -273,7 +273,11 @@ fn check_cluster<E: ProxmoxTransport>(
 }
 
 fn other_cluster_error<E: ProxmoxTransport>(session: &ProxmoxSession<E>, found: &str, wanted: &str) -> ReadingError {
-    ReadingError::OtherCluster { place: session.endpoint_name().to_owned(), found: shorten(found).into(), wanted: shorten(wanted).into() }
+    ReadingError::OtherCluster {
+        endpoint: session.endpoint_name().to_owned(),
+        found: shorten(found).into(),
+        wanted: shorten(wanted).into(),
+    }
 }
 
 /// Reads the list of all guests.
@@ -284,7 +288,7 @@ pub(super) async fn read_list<E: ProxmoxTransport>(session: &ProxmoxSession<E>) 
     }
 }
 
-/// The guests whose run state is read from the lists of their nodes: those in scope on nodes that are online. If everything is needed, each
+/// The guests whose run-state is read from the lists of their nodes: those in scope on nodes that are online. If everything is needed, each
 /// guest is read by itself instead.
 fn guests_to_confirm<'r>(
     question: &ObservationRequest<'_>,
@@ -581,13 +585,13 @@ fn apply_detail(row: &mut ObservedGuest, outcome: guest_details::DetailResult) -
             format!("guest {}: its config came without a `digest`, which every release of Proxmox sends", row.vmid)
         }
         (UnknownReason::Replaced, _) => {
-            format!("guest {}: its node reported one guest before its run state and another one after it", row.vmid)
+            format!("guest {}: its node reported one guest before its run-state and another one after it", row.vmid)
         }
         _ => match listed.filter(|listed| **listed != *name) {
             Some(listed) => format!("guest {}: its name is {listed:?} in the list and {name:?} on its node", row.vmid),
             None => {
                 format!(
-                    "guest {}: its name is {name:?} in its config and {:?} in its run state",
+                    "guest {}: its name is {name:?} in its config and {:?} in its run-state",
                     row.vmid,
                     status_name.as_deref().unwrap_or_default()
                 )

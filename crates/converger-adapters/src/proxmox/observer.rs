@@ -276,8 +276,8 @@ impl ProxmoxObserver {
         read_identity(&session, node).await
     }
 
-    /// Reports what the environment lacks and the commands that fix it. `say` receives the current step. With a declared state, only its
-    /// guests and fields matter.
+    /// Reports what the environment lacks and the commands that fix it. `report_progress` receives the current step. With a declared state,
+    /// only its guests and fields matter.
     pub async fn examine(&self, desired: Option<&Desired>, report_progress: &dyn Fn(&str)) -> DoctorReport {
         let Some(token) = self.endpoints.first().map(|access| &access.token.id) else { return DoctorReport::default() };
         let endpoint_sessions = self.endpoints.iter().map(|access| {
@@ -299,7 +299,7 @@ impl Observer for ProxmoxObserver {
         if self.name != *environment {
             let (found, wanted) = (self.name.to_string(), environment.to_string());
             let endpoint_name = self.endpoints.first().map_or_else(String::new, |access| access.endpoint.name().to_owned());
-            return Err(ObserveError::OtherEnvironment { place: endpoint_name, found, wanted });
+            return Err(ObserveError::OtherEnvironment { endpoint: endpoint_name, found, wanted });
         }
         self.take_report(scope).await.map(|report| report.reading).map_err(|error| ObserveError::Proxmox(Box::new(error)))
     }

@@ -32,7 +32,7 @@ pub(super) fn ahead_secs(header: &str, now: SystemTime) -> Option<i64> {
     Some(signed_difference_secs(parse_date_header(header)?, now.duration_since(UNIX_EPOCH).ok()?.as_secs()))
 }
 
-/// How many seconds `theirs` is after `ours`, without overflow.
+/// How many seconds `remote_secs` is after `local_secs`, without overflow.
 pub(super) fn signed_difference_secs(remote_secs: u64, local_secs: u64) -> i64 {
     let signed = |secs: u64| i64::try_from(secs).unwrap_or(i64::MAX);
     signed(remote_secs.saturating_sub(local_secs)) - signed(local_secs.saturating_sub(remote_secs))

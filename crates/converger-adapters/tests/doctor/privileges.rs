@@ -182,7 +182,7 @@ fn declared_state_needs_only_its_guests_and_fields() {
     assert_eq!(both, is(&[("may-read", ""), ("may-start", web), ("may-stop", dns)]));
     let fields =
         of("  - { vmid: 100, kind: qemu, name: web, config: { cores: 2 } }\n  - { vmid: 101, kind: lxc, name: dns, config: { tags: [] } }");
-    assert_eq!(fields, is(&[("may-read", ""), ("may-set-cpu", web), ("may-set-options", dns)]), "no run state is declared");
+    assert_eq!(fields, is(&[("may-read", ""), ("may-set-cpu", web), ("may-set-options", dns)]), "no run-state is declared");
     let restart = of("  - { vmid: 100, kind: qemu, name: web, config: { memory: 512MiB }, restart: when-needed }");
     assert_eq!(restart, is(&[("may-read", ""), ("may-stop", web), ("may-set-memory", web)]));
     let nothing = of("  - { vmid: 100, kind: qemu, name: web }");
@@ -224,7 +224,7 @@ fn guest_in_a_pool_has_the_privileges_of_the_pool() {
         let found = visit_findings(&DoctorLab::new(&spec), &DoctorVisit::default());
         let start = only_finding(&found, "may-start");
         assert!(start.found.contains("1 guest (101)"), "{flavour:?} {start:?}");
-        assert!(only_finding(&found, "may-read").found.contains("Sys.Audit on / is missing"), "{flavour:?}");
+        assert!(only_finding(&found, "may-read").found.contains("Sys.Audit is missing on /"), "{flavour:?}");
     }
 }
 
@@ -255,7 +255,7 @@ fn containers_need_fewer_privileges_for_startup_order() {
     let mut spec = setting_with_roles(Flavour::V9, &[("/", "own")]);
     spec.roles = converger_lab::WorldSpec::from_yaml(privileges).expect("roles").roles;
     let both = visit_findings(&DoctorLab::new(&spec), &DoctorVisit::default());
-    assert!(only_finding(&both, "may-set-startup").found.contains("Sys.Modify on / is missing"));
+    assert!(only_finding(&both, "may-set-startup").found.contains("Sys.Modify is missing on /"));
     let container = visit_findings(&DoctorLab::new(&spec), &DoctorVisit { scope: Some(vec![101]), ..DoctorVisit::default() });
     assert_eq!(only_finding(&container, "may-set-startup").level, FindingLevel::Ok);
     assert!(levels_of(&container, "may-set-boot").is_empty(), "containers have no such key");

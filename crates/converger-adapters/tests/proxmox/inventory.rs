@@ -72,7 +72,7 @@ fn a_row_that_says_too_little_is_a_guest_of_the_inventory_all_the_same() {
     assert_eq!((reading.observation.guests.len(), unlisted), (1, vec![(101, "answer-malformed")]));
 }
 
-/// Proxmox leaves out what the token may not see, so that an empty list shows nothing.
+/// Proxmox leaves out what the token may not see, so an empty list shows nothing.
 #[test]
 fn g2_an_empty_list_is_noted_and_is_no_proof_that_there_are_no_guests() {
     let proxmox = three_guests().with_override("resources?type=vm", vec![success_response("[]")]);

@@ -65,7 +65,7 @@ fn g2_list_row_without_node_or_type_leaves_its_guest_unknown() {
         assert_eq!(reading.notes.iter().map(|note| note.text.as_str()).collect::<Vec<_>>(), [text.as_str()], "{row}");
         let unlisted: Vec<(u32, &str)> = reading.observation.unlisted.iter().map(|own| (own.vmid.get(), &*own.cause)).collect();
         assert_eq!((unlisted, reading.observation.complete), (vec![(101, "answer-malformed")], false), "{row}");
-        // A row outside of the scope has no effect.
+        // A row outside the scope has no effect.
         let reading = take_reading(&proxmox, &[100], &declared_needs(None, false, &[100]), None).expect("a reading");
         assert!(reading.observation.complete && reading.notes.is_empty(), "{row}: {:?}", reading.notes);
         // Beside a complete row of the same guest, it is unclear which of the two counts.

@@ -1,4 +1,4 @@
-//! Run states come from the lists of the nodes, combined with the cluster's list, which may be five minutes old.
+//! Run-states come from the lists of the nodes, combined with the cluster's list, which may be five minutes old.
 
 use converger_adapters::proxmox::codec::HttpResponse;
 use converger_adapters::proxmox::observe::{ReadSet, UnknownReason};
@@ -68,7 +68,7 @@ fn g4_late_report_costs_one_more_request_per_node() {
     assert!(ids.iter().all(|vmid| status_or_cause(&reading, *vmid) == "running"));
     assert_eq!(paths(&proxmox), ["cluster/status", "cluster/resources?type=vm", "nodes/n1/qemu", "nodes/n1/qemu?full=1", "cluster/status"]);
     let notes: Vec<(UnknownReason, &str)> = reading.notes.iter().map(|note| (note.reason, note.text.as_str())).collect();
-    let text = "pvestatd on node n1 has not reported to the cluster for 990 s; run states were read from the node itself";
+    let text = "pvestatd on node n1 has not reported to the cluster for 990 s; run-states were read from the node itself";
     assert_eq!(notes, [(UnknownReason::ReportLate, text)]);
 }
 
@@ -78,7 +78,7 @@ fn full(ids: std::ops::Range<u32>) -> HttpResponse {
     success_response(&format!("[{}]", rows.collect::<Vec<_>>().join(",")))
 }
 
-/// Both lists of a guest, and the result: its run state, further reads, and whether a note reports the late report.
+/// Both lists of a guest, and the result: its run-state, further reads, and whether a note reports the late report.
 #[test]
 fn both_lists_determine_the_run_state() {
     let paused = r#"{"vmid":$,"status":"running","qmpstatus":"paused","name":"g$","uptime":1000}"#.replace('$', "100");

@@ -216,7 +216,7 @@ fn guest_changed_during_the_reading_is_unknown() {
     let reading = take_reading(&between, &[100], &ReadSet::Everything, None).expect("a reading");
     assert_eq!(status_or_cause(&reading, 100), "renamed-while-read");
     assert_eq!(
-        reading.notes[0].text, r#"guest 100: its name is "g100" in its config and "other" in its run state"#,
+        reading.notes[0].text, r#"guest 100: its name is "g100" in its config and "other" in its run-state"#,
         "equal names are not reported"
     );
 }

@@ -194,7 +194,7 @@ fn never_sends_a_key_that_reaches_the_host_or_overrides_a_guard() {
     }
 }
 
-/// A guest that does not respond must not block the observation of the cluster, and nothing is executed inside of a guest.
+/// A guest that does not respond must not block the observation of the cluster, and nothing is executed inside a guest.
 #[test]
 fn no_request_reaches_inside_a_guest() {
     for command in all_commands() {

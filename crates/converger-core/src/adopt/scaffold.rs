@@ -147,7 +147,7 @@ fn adopt_guest(vmid: Vmid, observation: &Scoped) -> Result<(AdoptedGuest, String
     Ok((AdoptedGuest { vmid, kind: row.kind, name: name.into(), left_out: builder.left_out, absent }, builder.text))
 }
 
-/// The readings that are needed to declare a guest.
+/// The values that must have been read to declare a guest.
 struct FullReading<'o> {
     name: &'o str,
     identity: GuestIdentity,

@@ -1,4 +1,4 @@
-//! Ids and slugs of operations: short plain text, checked once. They are generated outside of the core, which has no randomness.
+//! Ids and slugs of operations: short plain text, checked once. They are generated outside the core, which has no randomness.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Guests that a person selects: ids that are named one by one, and ranges of ids.
 //!
-//! A named id must exist, and what it stands for is decided elsewhere. A range only filters what exists.
+//! A named id must exist; the caller checks that. A range only selects from the ids that exist.
 
 use std::fmt;
 

@@ -188,8 +188,8 @@ impl RecordedAdmission {
         }
     }
 
-    /// Checks the bundle, and that the evidence gives the recorded result again. `kept` returns the stored bytes of a digest; `understood`
-    /// parses a configuration.
+    /// Checks the bundle, and that the evidence gives the recorded result again. `load_blob` returns the stored bytes of a digest;
+    /// `understood` parses a configuration.
     ///
     /// # Errors
     /// What differs from the record.

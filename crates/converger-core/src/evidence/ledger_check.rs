@@ -59,10 +59,10 @@ impl LedgerCheck {
         self.add_entry_and_visit(bytes, |_| {})
     }
 
-    /// Checks the next entry and passes it to `told`.
+    /// Checks the next entry and passes it to `visit`.
     ///
     /// # Errors
-    /// The entry is invalid, or it cannot follow the ones before it. `told` is also called if only its position is wrong.
+    /// The entry is invalid, or it cannot follow the ones before it. `visit` is also called if only its position is wrong.
     pub fn add_entry_and_visit(&mut self, bytes: &[u8], visit: impl FnOnce(&LedgerEntry)) -> Result<(), LedgerFault> {
         let index = self.entries;
         let entry = parse_entry(bytes).map_err(|error| integrity_fault(index, format!("is not valid: {error}")))?;

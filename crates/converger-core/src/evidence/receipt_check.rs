@@ -50,7 +50,7 @@ fn admission_run(entry: &LedgerEntry) -> Option<&RunId> {
 }
 
 impl OperationProof {
-    /// What these entries of one log prove, each given with its index, in order. `kept` has the bytes that they reference.
+    /// What these entries of one log prove, each given with its index, in order. `attachments` has the bytes that they reference.
     ///
     /// # Errors
     /// An entry is invalid, in a wrong position, or contradicts what it references; or a required entry is missing.

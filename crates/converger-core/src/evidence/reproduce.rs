@@ -49,7 +49,7 @@ impl DecisionPart {
         match self {
             Self::Config => "configuration",
             Self::Desired => "declared state",
-            Self::Observation => "reading",
+            Self::Observation => "observation",
             Self::Rules => "rules",
             Self::Catalogue => "catalogue",
             Self::Plan => "plan",
@@ -153,7 +153,8 @@ pub struct ReplayableDecision {
     mode: Option<ApprovalMode>,
 }
 
-/// Makes a decision again and compares it byte by byte. `kept` returns the stored bytes of a digest; `understood` parses the configuration.
+/// Recomputes a decision and compares it byte by byte. `load_blob` returns the stored bytes of a digest; `understood` parses the
+/// configuration.
 ///
 /// # Errors
 /// The first obstacle or difference.

@@ -88,7 +88,7 @@ impl DocumentDecoder<ObservationDraft> for ObservationDecoder {
     fn decode<'t, S: EventSource<'t>>(self, reader: &mut DocumentReader<'t, S>) -> Result<ObservationDraft, End> {
         let mut draft = ObservationDraft::default();
         if reader.peek_end()? {
-            reader.report(Diagnostic::new(Span::at(0), "the file is empty").with_help("take a new reading"))?;
+            reader.report(Diagnostic::new(Span::at(0), "the file is empty").with_help("observe again"))?;
             return Ok(draft);
         }
         let mut scratch = ParseScratch::default();
@@ -122,7 +122,7 @@ fn check_schema<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> R
         return Ok(());
     }
     let fault = Diagnostic::new(span, format!("the schema {} is not known to this program", quote(&found)));
-    reader.report(fault.with_help(format!("this program reads `{SCHEMA}`; take a new reading")))?;
+    reader.report(fault.with_help(format!("this program reads `{SCHEMA}`; observe again")))?;
     Err(End)
 }
 
@@ -375,7 +375,7 @@ fn check_rows<'t, S: EventSource<'t>>(
         {
             let fault =
                 Diagnostic::new(*second_span, format!("guest {second} is listed twice")).with_related(*first_span, "first listed here");
-            reader.report(fault.with_help("one id is one guest; take a new reading"))?;
+            reader.report(fault.with_help("one id is one guest; observe again"))?;
         }
     }
     draft.nodes.sort_by(|(left, first), (right, second)| (&left.name, first).cmp(&(&right.name, second)));

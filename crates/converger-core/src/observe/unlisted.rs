@@ -56,7 +56,7 @@ pub(super) fn check_unlisted<'t, S: EventSource<'t>>(
             _ if complete == Some(true) => format!("guest {vmid} is under `unlisted`, but the list is marked as complete"),
             _ => continue,
         };
-        reader.report(Diagnostic::new(*span, fault).with_help("take a new reading"))?;
+        reader.report(Diagnostic::new(*span, fault).with_help("observe again"))?;
     }
     Ok(())
 }

@@ -48,7 +48,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Plan,
         RefusalReach::Run,
         "the cluster had no quorum",
-        "Without quorum a node responds from its last known state, which may be out of date. Nothing is decided on such a reading.",
+        "Without quorum a node responds from its last known state, which may be out of date. Nothing is decided on such an observation.",
         "Bring back enough nodes that `pvecm status` says `Quorate: Yes`, then take a new reading.",
     ),
     entry(
@@ -66,7 +66,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "the run-state of the guest is unknown",
-        "The reading has no reliable status of the guest, or an incomplete reading does not list it. Unknown is neither stopped nor missing, so nothing is planned.",
+        "The observation has no reliable status of the guest, or is incomplete and does not list it. Unknown is neither stopped nor missing, so nothing is planned.",
         "Resolve the cause in the evidence (such as a node that is offline), then take a new reading.",
     ),
     entry(
@@ -83,7 +83,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         "kind-mismatch",
         RefusalStage::Plan,
         RefusalReach::Guest,
-        "the guest is of another kind",
+        "the guest is of a different kind",
         "A container was declared and the guest with this id is a virtual machine, or the other way round: the id was reused, or the declaration is wrong.",
         "Correct `kind` or `vmid` in the declared state.",
     ),
@@ -92,8 +92,8 @@ pub static TABLE: [RefusalEntry; 40] = [
         "name-mismatch",
         RefusalStage::Plan,
         RefusalReach::Guest,
-        "the guest has another name",
-        "The guest with the declared id has another name, which may mean that the id was reused. Names are compared letter by letter.",
+        "the guest has a different name",
+        "The guest with the declared id has a different name, which may mean that the id was reused. Names are compared letter by letter.",
         "If it is the right guest, change `name` in the declared state to the observed one, but mind that the declared name may be what protects it; if not, correct `vmid`.",
     ),
     entry(
@@ -101,8 +101,8 @@ pub static TABLE: [RefusalEntry; 40] = [
         "identity-mismatch",
         RefusalStage::Plan,
         RefusalReach::Guest,
-        "the guest has other birth marks than the pinned ones",
-        "The declared state pins the birth marks of the guest, and the guest with this id has other ones: it was created again, restored or cloned under the same id.",
+        "the guest's birth marks are not the pinned ones",
+        "The declared state pins the birth marks of the guest, and the guest with this id has different ones: it was created again, restored or cloned under the same id.",
         "Make sure which guest is meant; if it is this one, pin its marks anew: `converger pin desired.yaml --repin <vmid>`.",
     ),
     entry(
@@ -120,7 +120,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "the guest's config was not read",
-        "Config keys of the guest are declared, but the reading does not have them. A value that was not read is not assumed to be the default.",
+        "Config keys of the guest are declared, but the observation does not have them. A value that was not read is not assumed to be the default.",
         "Give the token `VM.Audit` on the guest, or take a reading that includes its config.",
     ),
     entry(
@@ -183,7 +183,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "Proxmox does not accept this change",
-        "The declared values do not match the guest, so that the write would fail or have another effect.",
+        "The declared values do not match the guest, so the write would fail or have a different effect.",
         "Declare a value that fits, or declare the other field too.",
     ),
     entry(
@@ -202,7 +202,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalReach::Guest,
         "it is unknown whether this program runs in the guest",
         "A step would reboot or stop the guest, and a program that stops its own guest cannot finish its work. This machine has marks that would identify its guest, but this user may not read them: `firmware-uuid` is /sys/class/dmi/id/product_uuid, `hardware-addresses` are those under /sys/class/net.",
-        "Make the marks in the evidence readable to this user (a firmware UUID usually is for root only: `chgrp` and `chmod g+r` at boot, or run as root), or run the program outside of the environment.",
+        "Make the marks in the evidence readable to this user (a firmware UUID usually is for root only: `chgrp` and `chmod g+r` at boot, or run as root), or run the program outside the environment.",
     ),
     entry(
         RefusalCode::ProtectionChange,
@@ -219,7 +219,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "a guest that this one comes after is refused",
-        "The guest names others in `after`, and one of them is refused, so that it gets no step.",
+        "The guest names others in `after`, and one of them is refused, so it gets no step.",
         "Resolve the refusal of the guests in the evidence, or remove them from `after`.",
     ),
     entry(
@@ -255,7 +255,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Safety,
         RefusalReach::Run,
         "the plan changes a larger part of the scope than one run may",
-        "When many managed guests differ at once, the reading is often wrong.",
+        "When many managed guests differ at once, the observation is often wrong.",
         "Narrow the declared state, or raise `percent` under `[limits]` in converger.toml.",
     ),
     entry(
@@ -308,9 +308,9 @@ pub static TABLE: [RefusalEntry; 40] = [
         "observation-stale",
         RefusalStage::Apply,
         RefusalReach::Run,
-        "the reading is too old to act on",
-        "A plan is only as reliable as its reading, and the reading is too old, or does not say when it was taken.",
-        "Take a new reading and plan again.",
+        "the observation is too old to act on",
+        "A plan is only as reliable as its observation, and this one is too old, or does not say when it was taken.",
+        "Observe and plan again.",
     ),
     entry(
         RefusalCode::ApprovalMissing,
@@ -362,8 +362,8 @@ pub static TABLE: [RefusalEntry; 40] = [
         "environment-renamed",
         RefusalStage::Apply,
         RefusalReach::Run,
-        "the environment has another name now",
-        "The environment was renamed in this state directory. Holds, freezes and operations are kept under the new name; the former name stays reserved, so that an old file cannot bypass them.",
+        "the environment was renamed",
+        "The environment was renamed in this state directory. Holds, freezes and operations are kept under the new name; the former name stays reserved, so an old file cannot bypass them.",
         "Use the name in `now`, in the declared state and in converger.toml.",
     ),
     entry(
@@ -371,8 +371,8 @@ pub static TABLE: [RefusalEntry; 40] = [
         "cluster-mismatch",
         RefusalStage::Apply,
         RefusalReach::Run,
-        "the environment leads to another cluster than the one recorded",
-        "The first apply, hold or freeze recorded which cluster the name stands for, by the SHA-256 fingerprint of its root CA. Another cluster responds now: the address in converger.toml is that of another cluster, or the cluster was reinstalled. Holds and operations of the recorded cluster do not apply to another one.",
+        "the environment leads to a different cluster than the recorded one",
+        "The first apply, hold or freeze recorded which cluster the name stands for, by the SHA-256 fingerprint of its root CA. A different cluster responds now: the address in converger.toml is wrong, or the cluster was reinstalled. Holds and operations of the recorded cluster do not apply to a different one.",
         "Correct the address in converger.toml. If this is a new cluster, or its root CA was replaced, give it a name of its own in converger.toml and in the declared state, and set its holds again. `pvenode cert info` on a node shows the fingerprint of `pve-root-ca.pem`.",
     ),
     entry(

@@ -72,7 +72,7 @@ pub struct RunSlot {
     _permit: OwnedSemaphorePermit,
 }
 
-/// Operations that an earlier process left in flight, or that are held until a reading settles them. While this exists, no other recovery
+/// Operations that an earlier process left in flight, or that are held until a read settles them. While this exists, no other recovery
 /// starts.
 #[derive(Debug)]
 pub struct Unsettled {

@@ -1,6 +1,6 @@
 //! Polls a running task with growing waits, until it has ended or patience has run out.
 //!
-//! A task that takes too long is not forced: a graceful shutdown stays graceful (design 6.22), and the guest is held until a reading
+//! A task that takes too long is not forced: a graceful shutdown stays graceful (decision 0024), and the guest is held until a read
 //! settles it.
 
 use converger_core::action::Change;
@@ -82,7 +82,7 @@ impl OperationState {
         secs.into_iter().fold(Evidence::default(), |seen, secs| seen.with("uptime_before_secs", secs))
     }
 
-    /// Holds the operation until a reading settles it.
+    /// Holds the operation until a read settles it.
     pub(super) fn hold_until_reading(&mut self, code: FailureCode, evidence: Evidence, now_ms: u64) -> Option<OperationCommand> {
         let observed = self.uptime_before();
         self.record_end(Outcome::new_held(code, ReleaseCondition::Reading, Findings { evidence, observed }), now_ms)

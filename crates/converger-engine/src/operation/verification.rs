@@ -1,7 +1,7 @@
 //! Finds out the result of a change by reading, after a task has ended, a response was lost or the program crashed.
 //!
 //! The promise of the change decides, never the result of the task. If the task failed but the promise holds, the operation is done, and
-//! the evidence says so: the declared state is reached, and the next plan finds nothing to do. S17 is kept, because a reading counts and
+//! the evidence says so: the declared state is reached, and the next plan finds nothing to do. S17 is kept, because what is read counts and
 //! not the failed task. After a lost response the task list of the node is searched first, so that a task that is still running is
 //! adopted and waited for.
 //!
@@ -476,7 +476,7 @@ impl OperationState {
         self.record_end(Outcome::new_held(FailureCode::OutcomeUnclear, release, Findings { evidence, observed }), now_ms)
     }
 
-    /// A guest that did not shut down in time may still do so: it is held until it is read again (design 6.22).
+    /// A guest that did not shut down in time may still do so: it is held until it is read again (decision 0024).
     fn task_failure_outcome(&self, cause: &EnvFault, findings: Findings) -> Outcome {
         match cause.kind {
             EnvFaultKind::ShutdownTimeout if self.is_held_reread() => Outcome::new_failed(FailureCode::ShutdownTimeout, findings),

@@ -84,7 +84,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
 ];
 
 /// Parameters that are not settings.
-const NOT_KEYS: &[&str] = &["node", "vmid", "group", "digest", "delete", "pos", "moveto"];
+const CONTROL_PARAMETERS: &[&str] = &["node", "vmid", "group", "digest", "delete", "pos", "moveto"];
 
 /// Services that a rule can name instead of a protocol and a port; a small selection of Proxmox's macros.
 const MACROS: &[(&str, &str)] = &[
@@ -186,7 +186,7 @@ fn settings_json(world: &World, call: &ApiCall, settings: &SectionSettings) -> M
 }
 
 fn parse_settings(call: &ApiCall) -> impl Iterator<Item = (String, String)> + '_ {
-    call.values.iter().filter(|(key, _)| !NOT_KEYS.contains(&key.as_str())).cloned()
+    call.values.iter().filter(|(key, _)| !CONTROL_PARAMETERS.contains(&key.as_str())).cloned()
 }
 
 fn read_options(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {

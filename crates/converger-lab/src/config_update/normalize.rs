@@ -51,7 +51,7 @@ pub(super) fn join_with_spaces(value: &str) -> String {
     split_list(value).collect::<Vec<_>>().join(" ")
 }
 
-/// CPU units outside of the bounds are clamped without an error.
+/// CPU units outside the bounds are clamped without an error.
 pub(super) fn clamp_cpu_units(value: &str) -> String {
     value.parse::<u64>().map_or_else(|_| value.to_owned(), |units| units.clamp(1, 10_000).to_string())
 }

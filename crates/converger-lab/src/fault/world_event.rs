@@ -69,21 +69,21 @@ pub enum WorldEvent {
     Lock(u32, String),
     /// The config lock is removed.
     Unlock(u32),
-    /// A process outside of Proxmox holds a guest's lock file; the guest's config does not show it.
+    /// A process outside Proxmox holds a guest's lock file; the guest's config does not show it.
     HoldLockFile(u32),
     /// The lock file is released.
     FreeLockFile(u32),
-    /// A key of a guest's config is changed outside of the API; an empty value removes it.
+    /// A key of a guest's config is changed outside the API; an empty value removes it.
     Set(u32, String, String),
-    /// A key of a guest's config becomes pending outside of the API; an empty value drops the pending change.
+    /// A key of a guest's config becomes pending outside the API; an empty value drops the pending change.
     SetPending(u32, String, String),
-    /// A guest's process is started outside of the API.
+    /// A guest's process is started outside the API.
     Start(u32),
     /// A guest's process ends by itself.
     Stop(u32),
     /// QEMU reports another state, such as `io-error`.
     Say(u32, String),
-    /// A guest is moved to another node outside of the API.
+    /// A guest is moved to another node outside the API.
     Move(u32, String),
     /// A guest keeps a snapshot that was never finished.
     PrepareSnapshot(u32, String),
@@ -279,7 +279,7 @@ fn start_guest(world: &mut World, vmid: u32) {
     let now_ms = world.now_ms;
     let Some(name) = world.guests.get(&vmid).map(|guest| guest.node.clone()) else { return };
     let pid = world.nodes.get_mut(&name).map_or(1, crate::node::LabNode::next_process_id);
-    // Every start applies pending changes, also one outside of the API.
+    // Every start applies pending changes, also one outside the API.
     config_update::apply_pending(world, vmid);
     if let Some(process) = world.guests.change_process(vmid) {
         *process = Some(GuestProcess { pid, since_ms: now_ms, qemu_state: "running".to_owned() });

@@ -1,6 +1,6 @@
 //! A guest's configuration as JSON, with the types that Proxmox uses for each key.
 //!
-//! The run state is in `api::guests::status`.
+//! The run-state is in `api::guests::status`.
 
 use std::borrow::Cow;
 

@@ -25,7 +25,7 @@ type CheckedParams = Result<Rc<Vec<(String, String)>>, BTreeMap<String, String>>
 
 /// A parsed request line.
 pub(super) struct ParsedRequestLine {
-    /// The format of the response, or the error for a path outside of the API.
+    /// The format of the response, or the error for a path outside the API.
     pub(super) format: Result<ResponseFormat, ApiError>,
     pub(super) segments: Vec<String>,
     /// The method of the path.

@@ -23,7 +23,7 @@ pub(crate) struct RecordedExchange {
 
 /// What happens before the request.
 pub(crate) enum BeforeRequest {
-    Act(u64, Value),
+    Event(u64, Value),
     Guest(u64, Value),
     /// Waits until the task that this label started has ended.
     Wait(String),
@@ -92,7 +92,7 @@ fn parse_exchange(block: &str) -> RecordedExchange {
 fn parse_line(exchange: &mut RecordedExchange, letter: &str, rest: &str) {
     match letter {
         "x" => exchange.outcome = ExpectedOutcome::Uncovered(rest.to_owned()),
-        "!" => exchange.before.push(parse_timed_event(rest, BeforeRequest::Act)),
+        "!" => exchange.before.push(parse_timed_event(rest, BeforeRequest::Event)),
         "+" => exchange.before.push(parse_timed_event(rest, BeforeRequest::Guest)),
         "~" => exchange.before.push(BeforeRequest::Wait(rest.to_owned())),
         ">" => parse_request(&mut exchange.request, rest),

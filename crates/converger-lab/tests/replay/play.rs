@@ -64,7 +64,7 @@ fn play_exchange(stage: &mut ReplayStage, exchange: &RecordedExchange) -> Result
 
 fn apply_before(stage: &mut ReplayStage, before: &BeforeRequest) -> Result<(), String> {
     match before {
-        BeforeRequest::Act(at_ms, event) => {
+        BeforeRequest::Event(at_ms, event) => {
             let event: WorldEvent = serde_json::from_value(event.clone()).map_err(|error| format!("{event}: {error}"))?;
             stage.now_ms = stage.now_ms.max(stage.start_ms + at_ms);
             stage.world.apply_event(stage.now_ms, event);

@@ -30,7 +30,7 @@ pub struct ConfigFaults {
     pub name: String,
     /// Its text, in which everything that may be a secret is masked. Byte offsets are those of the file.
     pub masked_text: String,
-    /// Whether the file has no key of a configuration: it may be another file, so that no line of it is shown.
+    /// Whether the file has no key of a configuration: it may be another file, so no line of it is shown.
     pub is_foreign: bool,
     /// All faults, in the order of their places.
     pub diagnostics: Diagnostics,

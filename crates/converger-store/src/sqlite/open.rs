@@ -260,7 +260,7 @@ fn set_pragmas(connection: &Connection, bytes_max: u64) -> Result<(), OpenFault>
     // SQLite hides a sync that fails during an automatic checkpoint, and may then trust a page that never reached the disk. The writer
     // checkpoints instead, and checks the result.
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
-    // Savepoints of refused batches need temporary storage. A temporary file would lie outside of the state directory, and it took a
+    // Savepoints of refused batches need temporary storage. A temporary file would lie outside the state directory, and it took a
     // quarter of the time of a large batch.
     connection.pragma_update(None, "temp_store", "memory")?;
     let page: u64 = connection.pragma_query_value(None, "page_size", |row| row.get::<_, u32>(0))?.into();

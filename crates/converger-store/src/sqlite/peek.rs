@@ -1,6 +1,6 @@
 //! Opens the file of a store for reading alone.
 //!
-//! It changes nothing, so that an audit may use it (G5): it creates no directory and no file, and moves nothing from the log into the file. It
+//! It changes nothing, so an audit may use it (G5): it creates no directory and no file, and moves nothing from the log into the file. It
 //! waits for no other process.
 
 use std::io;

@@ -77,13 +77,13 @@ as evidence: that of --checkpoint, that of the witness, or one that the old key 
 
 Send the new key to everyone who verifies this ledger: a ledger that names its own new key proves nothing to them.")]
     Rekey(Rekeying),
-    /// Remove old readings that no open decision needs; keep all entries
+    /// Remove old observations that no open decision needs; keep all entries
     #[command(after_help = "\
 Examples:
   converger ledger prune --before 2026-06-30 --dry-run   only show the result
   converger ledger prune --before 90d                    older than 90 days
 
-A reading is the largest input of a decision. Without it the decision can still be shown and proven, but not reproduced. An entry \
+An observation is the largest input of a decision. Without it the decision can still be shown and proven, but not reproduced. An entry \
 records who pruned it and when. The disk space is reused; the file does not shrink.")]
     Prune(PruneArgs),
 }
@@ -234,7 +234,7 @@ pub(crate) struct LedgerCopyArgs {
 /// The arguments of `reproduce`.
 #[derive(Args, Debug)]
 pub(crate) struct ReproduceArgs {
-    /// The digest of a plan or at least 6 of its first digits, or the id of a run
+    /// The digest of a plan or at least its first 6 digits, or the id of a run
     pub(crate) what: String,
     /// Write the reproduced plan to FILE
     #[arg(long, value_name = "FILE")]

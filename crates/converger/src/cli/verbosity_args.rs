@@ -12,7 +12,7 @@ pub(crate) struct VerbosityArgs {
     /// Show everything: each guest, impact and risk of each step, whole values and digests
     #[arg(long, global = true, help_heading = "Output")]
     verbose: bool,
-    /// Show only warnings, errors, refusals and results: no progress, no notes; of a plan its refusals and the summary
+    /// Show only warnings, errors, refusals and results: no progress, no notes; for plans, only refusals and the summary
     #[arg(long, global = true, help_heading = "Output")]
     quiet: bool,
 }

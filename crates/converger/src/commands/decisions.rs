@@ -236,7 +236,7 @@ fn render_reproduced(run_decision: &RunDecision, others: &[RunId]) -> String {
     text
 }
 
-/// A note about other runs that made the same plan: each has its own reading.
+/// A note about other runs that made the same plan: each has its own observation.
 fn describe_other_runs(others: &[RunId]) -> Option<String> {
     let last = others.last()?.as_str();
     let count = render::count_with_noun(others.len() as u64, "earlier run");

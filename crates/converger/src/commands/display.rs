@@ -1,4 +1,4 @@
-//! Shows the events of a run on standard error: a spinner while an environment is read, notes about the reading, and the progress of operations.
+//! Shows the events of a run on standard error: a spinner and notes while an environment is observed, and the progress of operations.
 //!
 //! Events are shown in order, by the caller. Only the progress of operations has its own thread, so that a run never waits for a screen.
 

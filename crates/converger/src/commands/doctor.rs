@@ -71,7 +71,7 @@ fn check_config(name: &EnvironmentName, connection: &ConnectionConfig, environme
             DoctorFinding::new(
                 "secret-shared",
                 FindingLevel::Fail,
-                format!("the environment `{other}` has the same secret, so that commands refuse to read either"),
+                format!("the environment `{other}` has the same secret, so commands refuse to read either"),
             )
             .with_remedy("create a token for each: a wrong environment name must not reach the other cluster"),
         ),
@@ -98,7 +98,7 @@ fn check_config(name: &EnvironmentName, connection: &ConnectionConfig, environme
     findings
 }
 
-/// Freezes and holds, which keep an apply from acting; or that they cannot be read, so that nothing is planned.
+/// Freezes and holds, which keep an apply from acting; or that they cannot be read, so nothing is planned.
 fn check_holds(arguments: &Visit, name: &EnvironmentName) -> Vec<DoctorFinding> {
     let Ok(config) = inputs::load_config(arguments.config.as_deref(), name) else { return Vec::new() };
     let remembered = match state_dir::peek_conditions(&config, name) {
@@ -134,7 +134,7 @@ fn check_holds(arguments: &Visit, name: &EnvironmentName) -> Vec<DoctorFinding> 
     frozen.chain(written).chain(held).chain(unsettled).collect()
 }
 
-/// Examines an environment. `say` is called with the current check.
+/// Examines an environment. `report_progress` is called with the current check.
 async fn examine_environment(
     proxmox: Result<ProxmoxObserver, ProxmoxError>,
     desired: Option<&Desired>,
@@ -327,7 +327,7 @@ mod tests {
 
     const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-    /// Serves a lab while `visit` runs, which gets its environment and the fingerprint to pin.
+    /// Serves a lab while `test_body` runs, which gets its environment and the fingerprint to pin.
     fn with_lab(test_body: impl FnOnce(ConnectionSettings, Fingerprint)) {
         let spec = WorldSpec::from_seed(7, WorldSize { nodes: 1, guests: 2 }, Flavour::V9);
         let identity = LabCertificates::new(spec.nodes.keys().map(String::as_str), LOOPBACK).expect("a certificate");
@@ -364,7 +364,11 @@ mod tests {
             assert_eq!(doctor_status(&found), ExitStatus::Done, "a name that is not pinned is no failure");
             assert!(messages.borrow().len() >= 4, "{messages:?}");
             let shared = DoctorFinding::new("secret-shared", FindingLevel::Fail, "the secret is that of another environment too");
-            assert_eq!(doctor_status(&examine_lab(environment, vec![shared], &|_| {})), ExitStatus::Failed, "found outside counts as well");
+            assert_eq!(
+                doctor_status(&examine_lab(environment, vec![shared], &|_| {})),
+                ExitStatus::Failed,
+                "findings about converger.toml count too"
+            );
         });
     }
 
@@ -416,10 +420,10 @@ mod tests {
             DoctorFinding::new("cluster", FindingLevel::Warn, "its name is not pinned")
                 .with_remedy("pin it")
                 .with_line(RemedyTarget::Config, "cluster = \"house\""),
-            DoctorFinding::new("may-read", FindingLevel::Fail, "it may not")
+            DoctorFinding::new("may-read", FindingLevel::Fail, "the token cannot")
                 .with_remedy("grant it")
                 .with_line(RemedyTarget::Node, "pveum role add X"),
-            DoctorFinding::new("ha", FindingLevel::Unknown, "not told"),
+            DoctorFinding::new("ha", FindingLevel::Unknown, "not reported"),
         ]
     }
 
@@ -428,9 +432,9 @@ mod tests {
         let all = sample_findings();
         assert_eq!(doctor_status(&all), ExitStatus::Failed);
         assert_eq!(doctor_status(&all[..2]), ExitStatus::Done);
-        assert_eq!(doctor_status(&all[3..]), ExitStatus::Done, "what could not be told is not a failure");
+        assert_eq!(doctor_status(&all[3..]), ExitStatus::Done, "what could not be determined is not a failure");
         assert_eq!(doctor_status(&[]), ExitStatus::Done);
-        let unknown = [DoctorFinding::new("may-read", FindingLevel::Unknown, "not told")];
+        let unknown = [DoctorFinding::new("may-read", FindingLevel::Unknown, "not reported")];
         assert_eq!(doctor_status(&unknown), ExitStatus::Failed, "reading needs it");
         assert!(render_conclusion(&unknown).contains("Some checks failed"));
     }
@@ -444,10 +448,10 @@ lab
 ! cluster   its name is not pinned
             remedy: pin it
               converger.toml: cluster = \"house\"
-✗ may-read  it may not
+✗ may-read  the token cannot
             remedy: grant it
               on a node:      pveum role add X
-? ha        not told
+? ha        not reported
 
 Some checks failed: 1 ok, 1 warning, 1 failed, 1 unknown
 ";
@@ -457,9 +461,11 @@ Some checks failed: 1 ok, 1 warning, 1 failed, 1 unknown
     #[test]
     fn renders_requested_actions_below_one_verb_at_a_time() {
         let verb = |check, line| {
-            let finding =
-                DoctorFinding { part: Some(PrivilegeUse::Request), ..DoctorFinding::new(check, FindingLevel::Unneeded, "it may not") };
-            finding.with_remedy("if it is to, grant it").with_line(RemedyTarget::Node, line)
+            let finding = DoctorFinding {
+                part: Some(PrivilegeUse::Request),
+                ..DoctorFinding::new(check, FindingLevel::Unneeded, "the token cannot")
+            };
+            finding.with_remedy("if it should, grant it").with_line(RemedyTarget::Node, line)
         };
         let plain = render_plain(vec![verb("may-clone", "pveum x"), verb("may-grow", "pveum y")]);
         let expected = "\nTo grant an action on request, run its commands on a node:\n  may-clone\n    pveum x\n  may-grow\n    pveum y\n\nAll checks passed";
@@ -485,9 +491,9 @@ Some checks failed: 1 ok, 1 warning, 1 failed, 1 unknown
             r#"{"environment":"lab","findings":[{"about":"pve1:8006","check":"endpoint","found":"it answers","level":"ok"},"#,
             r#"{"check":"cluster","found":"its name is not pinned","level":"warn","#,
             r#""remedy":{"lines":[{"text":"cluster = \"house\"","where":"config"}],"text":"pin it"}},"#,
-            r#"{"check":"may-read","found":"it may not","level":"fail","#,
+            r#"{"check":"may-read","found":"the token cannot","level":"fail","#,
             r#""remedy":{"lines":[{"text":"pveum role add X","where":"node"}],"text":"grant it"}},"#,
-            r#"{"check":"ha","found":"not told","level":"unknown"}],"schema":"converger.doctor/1","#,
+            r#"{"check":"ha","found":"not reported","level":"unknown"}],"schema":"converger.doctor/1","#,
             r#""summary":{"fail":1,"ok":1,"unknown":1,"unneeded":0,"warn":1}}"#,
             "\n"
         );

@@ -1,6 +1,6 @@
 //! `guests`: lists the guests that the token can see. It declares nothing and writes nothing: no file, no state directory, no ledger.
 //!
-//! What never enters: what is known of a guest. The observer decides that; what it does not know is printed as unknown.
+//! The observer decides what is known of a guest; what it does not know is printed as unknown.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

@@ -51,14 +51,14 @@ pub(super) async fn init(arguments: &InitArgs) -> Result<ExitStatus, CommandErro
     finish_output(written, end)
 }
 
-/// Nothing exists in the ranges, as far as the token can see.
+/// The token sees no guest in the ranges.
 fn empty_selection_error(selection: &GuestSelection, environment: &EnvironmentName) -> CommandError {
     let ranges: Vec<String> = selection.ranges().iter().map(ToString::to_string).collect();
-    CommandError::uncoded_refusal_error(format!("nothing is written: no guest that can be seen has an id in {}", ranges.join(", ")))
+    CommandError::uncoded_refusal_error(format!("nothing is written: no visible guest has an id in {}", ranges.join(", ")))
         .with_help(format!("`converger guests --environment {environment}` lists the guests that the token can see"))
 }
 
-/// One note for each range with ids of which no guest can be seen.
+/// One note for each range with ids that no visible guest has.
 fn describe_absent_ids(selection: &GuestSelection, scope: &Scope) -> String {
     let notes = selection.ranges().iter().filter_map(|range| {
         let present = u32::try_from(scope.ids().iter().filter(|vmid| range.contains(**vmid)).count()).unwrap_or(u32::MAX);
@@ -66,7 +66,7 @@ fn describe_absent_ids(selection: &GuestSelection, scope: &Scope) -> String {
         (absent > 0).then(|| {
             let label = apply_style(render::YELLOW.bold(), "note:");
             format!(
-                "{label} {range}: {}, and none that can be seen under the other {}\n",
+                "{label} {range}: {}; no visible guest has one of the other {}\n",
                 count_with_noun(present.into(), "guest"),
                 count_with_noun(absent.into(), "id")
             )

@@ -264,7 +264,7 @@ impl From<RuntimeError> for CommandError {
 fn unobserved(error: &ObserveError) -> CommandError {
     match error {
         ObserveError::Unreadable { endpoint: path, source } => unreadable(&files::display_path(Path::new(path)), source),
-        ObserveError::Malformed { place: path, bytes, diagnostics } => {
+        ObserveError::Malformed { endpoint: path, bytes, diagnostics } => {
             CommandError::diagnostics_error(diagnostics::render_diagnostics(&files::display_path(Path::new(path)), bytes, diagnostics))
         }
         ObserveError::OtherEnvironment { .. } => {

@@ -231,7 +231,7 @@ async fn run_export(exporting: &ExportArgs) -> Result<ExitStatus, CommandError> 
     let exported =
         match signed.location.read(|reader| export::write_export(reader, &signed, &exporting.directory, exporting.overwrite.overwrite))? {
             Some(exported) => exported,
-            // A reading was pruned after the checkpoint was signed. Sign again, so that the entry about the pruning is included.
+            // An observation was pruned after the checkpoint was signed. Sign again, so that the entry about the pruning is included.
             None => {
                 let signed = sign_ledger(exporting.ledger.config.as_deref()).await?;
                 let missing_evidence = || {
@@ -258,7 +258,7 @@ async fn run_resync(resyncing: &ResyncArgs) -> Result<ExitStatus, CommandError> 
     let reason = holds::check_reason(&resyncing.reason, "why")?;
     let location = LedgerLocation::from_config(resyncing.ledger.config.as_deref())?;
     let witness = location.witness.as_deref().ok_or_else(|| {
-        CommandError::input_error("converger.toml names no witness, so that there is nothing to resync with")
+        CommandError::input_error("converger.toml names no witness, so there is nothing to resync with")
             .with_help("name one with `witness = \"/other/storage/converger.checkpoint\"` in `[ledger]` of converger.toml")
     })?;
     witness::check_separate(&location.directory, witness)?;

@@ -33,7 +33,7 @@ pub(super) async fn run_ops(ops: &OpsCommand) -> Result<ExitStatus, CommandError
     }
 }
 
-/// The ledger to read. Nothing is created or opened for writing, so that this works on a full or read-only disk.
+/// The ledger to read. Nothing is created or opened for writing, so this works on a full or read-only disk.
 fn ledger_location(target: &EnvironmentArgs) -> Result<LedgerLocation, CommandError> {
     let config = inputs::load_config(target.config.as_deref(), &inputs::resolve_environment(target)?)?;
     Ok(LedgerLocation::from_directory(&StateLocation::from_config(&config)?.directory))

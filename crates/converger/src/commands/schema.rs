@@ -172,7 +172,7 @@ fn observation() -> Json {
             "unmanaged": { "type": "integer", "minimum": 0 }, "notes": notes(), "tag_case": enumeration(&observe::TagCase::WORDS),
         }),
     );
-    add_header(&mut schema, "One reading of an environment (current.json)");
+    add_header(&mut schema, "One observation of an environment (current.json)");
     schema
 }
 
@@ -181,7 +181,7 @@ fn code_word() -> Json {
     json!({ "type": "string", "pattern": "^[a-z0-9-]{1,64}$" })
 }
 
-/// A note about a reading.
+/// A note about an observation.
 fn notes() -> Json {
     list(object(&["code", "remedy", "text"], json!({ "code": code_word(), "guest": vmid(), "remedy": text(), "text": text() })))
 }

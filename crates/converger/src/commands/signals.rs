@@ -17,7 +17,7 @@ pub(super) struct StopSignals {
 }
 
 impl StopSignals {
-    /// Handles the signals from here on. Must be called inside of a runtime.
+    /// Handles the signals from here on. Must be called inside a runtime.
     pub(super) fn listen() -> Result<Self, CommandError> {
         let limited = |error| inputs::limited(format!("cannot handle signals: {error}"), "check the limits of this process");
         let listen = |kind| signal(kind).map_err(limited);

@@ -43,7 +43,7 @@ struct VerifyReport {
     is_key_unverified: bool,
 }
 
-const UNTRUSTED_KEY: &str = "the key is not verified: it was read from the export itself, so that a forger could have made both; get the key from the operator of the ledger (`converger ledger key` prints it), and verify again with `--key KEY`";
+const UNTRUSTED_KEY: &str = "the key is not verified: it was read from the export itself, so a forger could have made both; get the key from the operator of the ledger (`converger ledger key` prints it), and verify again with `--key KEY`";
 
 impl VerifyReport {
     fn with_note(mut self, note: &str) -> Self {

@@ -315,7 +315,7 @@ fn detects_two_heads_of_one_size() {
     let (head, other_log) = (accept_export(&one, &key).expect("accepted"), accept_export(&other, &key).expect("accepted"));
     assert_eq!((head.size, other_log.size), (size + 1, size + 1));
     assert!(check_extends(&head, &other_log, &other).is_err() && check_extends(&other_log, &head, &one).is_err());
-    let differ = format!("export/checkpoint is of another ledger: they differ in the first {} entries", size + 1);
+    let differ = format!("export/checkpoint belongs to a different ledger: they differ in the first {} entries", size + 1);
     fixture.check_broken(&["verify", "other", "--since", "export/checkpoint"], &differ);
     fixture.check_broken(&["verify", "--since", "export/checkpoint"], &differ);
     let mut swapped = one.clone();

@@ -235,7 +235,8 @@ fn decision_with_a_pruned_observation_is_still_shown() {
     fixture.check_fails(&["reproduce", &done], 1, "error[evidence-pruned]: ");
     let explanation = fixture.run_expecting(&["explain", &done], 0);
     assert!(
-        explanation.contains("~ 101 qemu web-1\n    start: ") && explanation.contains(&format!("the reading of run {done} was pruned by ")),
+        explanation.contains("~ 101 qemu web-1\n    start: ")
+            && explanation.contains(&format!("the observation of run {done} was pruned by ")),
         "{explanation}"
     );
     let export = fixture.export_to("evidence");

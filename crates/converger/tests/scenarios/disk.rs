@@ -1,7 +1,7 @@
 //! A separate small disk for the state directory of a scenario, so that it can become full: a tmpfs in a mount namespace that one process
 //! holds.
 //!
-//! It disappears with that process, so that nothing stays mounted whatever happens to the tests. If neither a user namespace nor root may
+//! It disappears with that process, so nothing stays mounted whatever happens to the tests. If neither a user namespace nor root may
 //! mount, the scenario fails with a message.
 
 use std::fs::{self, File};
@@ -59,7 +59,7 @@ impl TestDisk {
     /// The program in the namespace of the disk, without the variables of this process.
     pub(crate) fn program(&self, surroundings: &ProgramVariables) -> Command {
         let mut command = self.command_in_namespace();
-        // The directory is resolved inside of the namespace; one that was opened before would lead past the disk.
+        // The directory is resolved inside the namespace; one that was opened before would lead past the disk.
         command.args(["/bin/sh", "-c", "cd \"$0\" && exec \"$@\""]).arg(&self.directory).arg(env!("CARGO_BIN_EXE_converger"));
         command.env_clear().envs(surroundings.iter().copied()).stdin(Stdio::null());
         command

@@ -1,7 +1,7 @@
 //! Deliberate bugs that prove that the oracles detect them: each one makes the engine, the actuator or the executor lack something.
 //!
 //! They are planted at the boundaries of the machines: in what is committed, requested, answered, started and recovered. An oracle sees
-//! only requests and records, so to it that equals a bug inside of a machine. None of it can ever be part of the program, because all of it
+//! only requests and records, so to it that equals a bug inside a machine. None of it can ever be part of the program, because all of it
 //! is in this directory.
 
 use std::collections::{BTreeMap, BTreeSet};

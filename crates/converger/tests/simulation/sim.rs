@@ -1,7 +1,7 @@
 //! The simulation: the real runtime, state machines and actuator with the lab, on a virtual clock, with all possible faults, from a seed.
 //! One seed gives one schedule, byte for byte.
 //!
-//! There are no threads, real time, sockets or files inside of a simulation; only the seeds are distributed over threads.
+//! There are no threads, real time, sockets or files inside a simulation; only the seeds are distributed over threads.
 
 mod decode_cache;
 mod faults;

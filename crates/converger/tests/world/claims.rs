@@ -1,4 +1,4 @@
-//! Compares every claim of an observation with the truth: it must have been true at some moment of the observation. Run states and names in
+//! Compares every claim of an observation with the truth: it must have been true at some moment of the observation. Run-states and names in
 //! the cluster's list are old by nature; they must have been true at some moment that the list may remember.
 //!
 //! Uses only the observation and the truth, and not how the observation was taken.
@@ -102,12 +102,12 @@ fn guest_kind(truth: &GuestTruth) -> GuestKind {
     }
 }
 
-/// The source of a run state.
+/// The source of a run-state.
 fn source(row: &ObservedGuest) -> &'static str {
     ["live", "node-list"].into_iter().find(|source| row.source.as_deref() == Some(source)).unwrap_or("cache")
 }
 
-/// A live run state must have been true during the observation, one from the cluster's list within its memory. According to the list of its
+/// A live run-state must have been true during the observation, one from the cluster's list within its memory. According to the list of its
 /// node, a guest had a process during the observation, or had none; the state of the process, such as paused, may be as old as a recent
 /// report.
 fn run_state_claims(observation: &Observation, row: &ObservedGuest, witness: &TruthHistory) -> Vec<Claim> {
@@ -210,10 +210,10 @@ fn config_claims(row: &ObservedGuest, digest: &str, witness: &TruthHistory) -> V
     claims
 }
 
-/// The live run state and the config belong to one guest: both were true at one moment, or of one guest with these birth marks. A root disk
+/// The live run-state and the config belong to one guest: both were true at one moment, or of one guest with these birth marks. A root disk
 /// alone does not identify a container, because the next guest with its id has a root disk of the same name.
 ///
-/// A run state of the list is exempt: the list knows guests by their ids only, and says so (`cache`).
+/// A run-state of the list is exempt: the list knows guests by their ids only, and says so (`cache`).
 fn same_guest_claim(row: &ObservedGuest, digest: &str, witness: &TruthHistory) -> Option<Claim> {
     let raw = row.run_state.as_deref().filter(|_| row.source.as_deref() == Some("live"))?;
     let is_marked = |identity: &GuestIdentity| match identity {

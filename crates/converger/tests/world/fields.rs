@@ -21,7 +21,7 @@ use crate::client::{SentPromise, call_command, call_read, guest_path, parse_desi
 use crate::config_forms::{ConfigMeaning, known_forms};
 use crate::lab_transport::LabTransport;
 
-/// Number of random values for each field, kind, release and run state.
+/// Number of random values for each field, kind, release and run-state.
 const VALUES: u64 = 24;
 
 const FLAVOURS: [Flavour; 3] = [Flavour::V7, Flavour::V8, Flavour::V9];

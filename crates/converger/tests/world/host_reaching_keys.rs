@@ -60,7 +60,7 @@ fn no_write_applies_a_host_reaching_key_in_any_release() {
                 let transport = prepare_lab(flavour, kind, ClientChange::ConfigSet);
                 assert!(
                     matches!(plan_and_write(&transport, kind), (Verdict::Steps(_), Ok(_))),
-                    "{flavour:?} {kind} {key}: nothing waits yet"
+                    "{flavour:?} {kind} {key}: nothing is pending yet"
                 );
                 transport.lock_lab().inject_event(WorldEvent::SetPending(100, key.clone(), "x".to_owned()));
                 let (verdict, set) = plan_and_write(&transport, kind);
@@ -92,7 +92,11 @@ fn unplanned_pending_values_block_a_write() {
         let transport = prepare_lab(flavour, kind, ClientChange::ConfigSet);
         transport.lock_lab().inject_event(WorldEvent::SetPending(100, "description".to_owned(), "theirs".to_owned()));
         let (verdict, set) = plan_and_write(&transport, kind);
-        assert_eq!(set, Err(UnwritableChange::PendingDiffers(Field::Description)), "{flavour:?} {kind}: nothing was said about it");
-        assert!(matches!(verdict, Verdict::Steps(_)), "{flavour:?} {kind}: the plan shows what is lost: {verdict:?}");
+        assert_eq!(
+            set,
+            Err(UnwritableChange::PendingDiffers(Field::Description)),
+            "{flavour:?} {kind}: the plan did not include this pending value"
+        );
+        assert!(matches!(verdict, Verdict::Steps(_)), "{flavour:?} {kind}: the plan shows the pending value that it replaces: {verdict:?}");
     }
 }

@@ -327,7 +327,7 @@ fn detects_a_false_claim() {
     }
 }
 
-/// The run state of one guest with the config of another one that was recreated with its id and name: each was true, but not of one guest.
+/// The run-state of one guest with the config of another one that was recreated with its id and name: each was true, but not of one guest.
 #[test]
 fn detects_run_state_and_config_of_two_different_guests() {
     let yaml = "

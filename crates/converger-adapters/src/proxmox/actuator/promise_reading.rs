@@ -67,7 +67,7 @@ fn clone_path(guest: GuestPath, to: Vmid, target: Option<&NodeName>) -> GuestPat
     GuestPath { node: target.cloned().unwrap_or(guest.node), kind: guest.kind, vmid: to }
 }
 
-/// Reads the run state with the request that the engine uses.
+/// Reads the run-state with the request that the engine uses.
 async fn read_status<E: ProxmoxTransport>(actuator: &ProxmoxActuator<E>, guest: GuestPath) -> PromiseReading {
     match actuator.request(&EnvRequest::Status(guest_address(guest))).await {
         EnvResponse::Status(live) => PromiseReading::Live(live),

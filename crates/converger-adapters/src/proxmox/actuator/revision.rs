@@ -11,7 +11,7 @@ pub(super) fn revision_of(config: &GuestConfig) -> Option<ConfigRevision> {
     ConfigRevision::new(&WriteBasis::from_config(config)?.to_text()?)
 }
 
-/// The basis of a write; `None` if the text is not a revision of ours.
+/// The basis of a write; `None` if `revision_of` did not produce the text.
 pub(super) fn parse_basis(revision: &ConfigRevision) -> Option<WriteBasis> {
     WriteBasis::parse(revision.as_str())
 }

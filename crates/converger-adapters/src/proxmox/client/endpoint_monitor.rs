@@ -1,5 +1,5 @@
-//! What an endpoint presents of itself, trusted or not: its certificate and its clock. For messages and diagnosis only; no decision depends
-//! on it.
+//! The certificate and clock that an endpoint presented, whether or not it was trusted. For messages and diagnosis only; no decision
+//! depends on them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -37,7 +37,7 @@ impl EndpointMonitor {
         self.with_state(|seen| seen.validity)
     }
 
-    /// Why it was not trusted, if so.
+    /// Why the endpoint was not trusted; `None` if it was.
     #[must_use]
     pub fn distrust(&self) -> Option<TrustFailure> {
         self.with_state(|seen| seen.distrust.clone())

@@ -7,10 +7,10 @@
 /// Replacement for the secret.
 pub(super) const REDACTED: &str = "(secret)";
 
-/// JSON inside of a JSON string doubles its backslashes. Deeper nesting than this is not searched.
+/// JSON inside a JSON string doubles its backslashes. Deeper nesting than this is not searched.
 const BACKSLASHES_MAX: usize = 7;
 
-/// Removes `word`, which consists of plain ASCII characters, from `text`.
+/// Removes `secret`, which consists of plain ASCII characters, from `text`.
 pub(super) fn redact_word(text: String, secret: &str) -> String {
     let text = if text.contains(secret) { text.replace(secret, REDACTED) } else { text };
     // Most responses contain neither, which skips the slow scan.
@@ -37,7 +37,7 @@ fn redact_encoded(text: &str, secret: &str) -> String {
     redacted
 }
 
-/// The length of `word` at the beginning of `bytes`, if it is there.
+/// The length of `secret` at the beginning of `bytes`, if it is there.
 fn match_word(bytes: &[u8], secret: &[u8]) -> Option<usize> {
     let mut length = 0;
     for own in secret {

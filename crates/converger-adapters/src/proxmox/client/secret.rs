@@ -75,7 +75,7 @@ impl fmt::Display for SecretSource {
     }
 }
 
-/// Whether a name consists of the characters that are customary for variables, and hence is no secret.
+/// Whether a name consists of the characters that are customary for variables, and is therefore unlikely to be a pasted secret.
 fn is_conventional_variable_name(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
 }
@@ -149,7 +149,7 @@ impl TokenSecret {
     /// Proxmox secrets have 36 characters. A much shorter one may occur in a response by chance, and redacting it would alter the response.
     pub const REDACTED_BYTES_MIN: usize = 12;
 
-    /// Whether the secret is long enough to be redacted from responses. A secret that is not must not be sent.
+    /// Whether the secret is long enough to be redacted from responses. A shorter secret must not be sent.
     #[must_use]
     pub fn can_be_redacted(&self) -> bool {
         self.0.len() >= Self::REDACTED_BYTES_MIN

@@ -78,7 +78,7 @@ fn error_chain<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e
     std::iter::successors(Some(error), |error| inner_error(*error))
 }
 
-/// `io::Error::source` skips the inner error, and TLS errors arrive inside of an `io::Error`.
+/// `io::Error::source` skips the inner error, and TLS errors arrive inside an `io::Error`.
 fn inner_error<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'static)> {
     match error.downcast_ref::<std::io::Error>() {
         Some(io) => io.get_ref().map(|inner| inner as &(dyn Error + 'static)),

@@ -50,7 +50,7 @@ pub enum ProxmoxRead {
     Roles,
     /// Whether an id is free, across all kinds and permissions.
     NextId(Vmid),
-    /// The run state of a guest from its own node.
+    /// The run-state of a guest from its own node.
     GuestStatus(GuestPath),
     /// The values in effect and the pending ones, in one response.
     GuestPending(GuestPath),
@@ -156,7 +156,7 @@ pub enum MigrationMode {
 }
 
 impl MigrationMode {
-    /// The run state before and after the migration.
+    /// The run-state before and after the migration.
     #[must_use]
     pub fn required_state(self) -> RunState {
         match self {

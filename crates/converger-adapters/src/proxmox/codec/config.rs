@@ -76,7 +76,7 @@ pub(super) fn from_items(kind: GuestKind, items: &[PendingItem<'_>]) -> GuestCon
     }
 }
 
-/// A key that is listed twice, or whose value is no scalar or no flag where one is required. The guards of the guest are unknown then.
+/// A key that is listed twice, or whose value has the wrong type. The guest's guards are then unknown.
 fn find_invalid_key<'i>(kind: GuestKind, items: &'i [PendingItem<'_>], is_single: bool) -> Option<&'i str> {
     let mut seen: BTreeSet<&'i str> = BTreeSet::new();
     let is_no_flag = |item: &PendingItem<'_>| is_flag(&item.key) && item.value != PerlScalar::Absent && item.value.flag().is_none();

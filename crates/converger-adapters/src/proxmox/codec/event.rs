@@ -108,7 +108,7 @@ pub struct ResourceList {
     pub unusable: BTreeMap<Vmid, &'static str>,
 }
 
-/// A guest in the cluster's list. Run state and name come from a cache; lock, tags and node come from the config.
+/// A guest in the cluster's list. Run-state and name come from a cache; lock, tags and node come from the config.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct GuestResource {
@@ -151,7 +151,7 @@ pub struct NodeGuest {
 }
 
 impl NodeGuest {
-    /// The word for its run state, as [`GuestStatus::word`] forms it.
+    /// The word for its run-state, as [`GuestStatus::word`] forms it.
     #[must_use]
     pub fn word(&self) -> Box<str> {
         run_state_word(&self.status, self.qmp_status.as_deref())
@@ -167,7 +167,7 @@ pub enum IdAvailability {
     Taken,
 }
 
-/// The run state of a guest from its own node.
+/// The run-state of a guest from its own node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestStatus {
     /// Running or stopped, depending on whether its process exists.
@@ -189,7 +189,7 @@ pub struct GuestStatus {
 }
 
 impl GuestStatus {
-    /// The word for its run state: that of the monitor, which is more specific for a running process. If the two contradict each other, the
+    /// The word for its run-state: that of the monitor, which is more specific for a running process. If the two contradict each other, the
     /// word combines both, which matches no known state.
     #[must_use]
     pub fn word(&self) -> Box<str> {
@@ -485,7 +485,7 @@ impl<'de> Visitor<'de> for ResourceVisitor {
 /// A row without a usable id.
 struct NoId;
 
-/// Adds a guest's row to the list. Rows of other types and of ids outside of this program's range are dropped.
+/// Adds a guest's row to the list. Rows of other types and of ids outside this program's range are dropped.
 fn add_row(list: &mut ResourceList, row: ResourceRow<'_>) -> Result<(), NoId> {
     if row.r#type.text().is_some_and(|type_name| OTHER_TYPES.contains(&&*type_name)) {
         return Ok(());
@@ -569,7 +569,7 @@ struct NodeGuestRow<'a> {
     uptime: PerlScalar<'a>,
 }
 
-/// Parses a row with a valid id. A dropped row leaves its guest without a run state; it never hides the guest.
+/// Parses a row with a valid id. A dropped row leaves its guest without a run-state; it never hides the guest.
 fn node_guest(row: NodeGuestRow<'_>) -> Option<NodeGuest> {
     let tags = row.tags.text().map_or_else(|| Some(WordSet::default()), |text| field::parse_tags(&text));
     let text_fields = [("status", &row.status), ("qmpstatus", &row.qmpstatus), ("name", &row.name)];

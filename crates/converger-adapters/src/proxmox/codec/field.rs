@@ -1,7 +1,7 @@
 //! Converts one managed field between the text of Proxmox and the core value.
 //!
 //! Both directions are in one module because they must agree: a written value must be read back as the same value
-//! (`docs/proxmox-facts.md`). A key that is not in the core's table of fields cannot be converted, so nothing that reaches the host can be
+//! (`docs/proxmox-facts.md`). A key that is not in the core's table of fields cannot be converted, so keys that reach the host cannot be
 //! written.
 
 use converger_core::guest::{GuestKind, is_observed_tag};

@@ -41,7 +41,7 @@ impl<'t> PropertyString<'t> {
     }
 }
 
-/// A flag inside of a property string, which allows more words than elsewhere.
+/// Parses a flag; accepts every spelling that Proxmox accepts in property strings.
 pub(super) fn parse_property_flag(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "1" | "on" | "yes" | "true" => Some(true),

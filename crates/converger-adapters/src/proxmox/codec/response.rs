@@ -54,7 +54,7 @@ pub struct ProxmoxFailure {
     pub delivery: Delivery,
     /// The kind of failure.
     pub cause: FailureCause,
-    /// The status of the response or inside of it; `None` if there was no response.
+    /// The status of the response or inside it; `None` if there was no response.
     pub status: Option<u16>,
     /// The text of Proxmox or of the connection. It is not trusted, and is escaped for display.
     pub text: Box<str>,
@@ -170,7 +170,7 @@ fn parse_body<'a, T: Deserialize<'a>>(body: &'a [u8]) -> serde_json::Result<T> {
     serde_json::from_str(text)
 }
 
-/// Counts without building anything. Characters inside of texts count as well, but no text of Proxmox contains that many.
+/// Counts without building anything. Characters inside texts count as well, but no text of Proxmox contains that many.
 fn has_too_many_parts(body: &[u8]) -> bool {
     // Most responses have fewer bytes than the limits allow parts.
     if body.len() <= CONTAINERS_MAX {

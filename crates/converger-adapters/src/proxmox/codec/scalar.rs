@@ -1,5 +1,5 @@
 //! Values as Perl encodes them: a number may be a text, a flag may be 0, 1, "0", "1", true or false, and a field may be absent or null.
-//! They are normalised here, so that no other code deals with it.
+//! They are normalised here, so that no other code deals with these forms.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -120,7 +120,7 @@ pub(super) struct NodeAnswers {
     pub(super) ahead_secs: Result<i64, ProxmoxFailure>,
 }
 
-/// Sends all requests. `clock` is our clock; `say` receives the current step.
+/// Sends all requests. `clock` is our clock; `report_progress` receives the current step.
 pub async fn gather_answers<E: ProxmoxTransport>(
     request: &DoctorRequest<'_>,
     endpoint_sessions: &[EndpointSession<E>],

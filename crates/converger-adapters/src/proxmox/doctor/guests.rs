@@ -126,7 +126,7 @@ fn missing_finding(
         let why = answers.reading.iter().flat_map(|reading| &reading.notes).find(is_about_them);
         let why = why.map_or_else(String::new, |note| format!(" ({})", EscapedText(&note.text)));
         DoctorFinding::new("guests", FindingLevel::Warn, format!("{count} of {all} cannot be read, and may exist: {ids}{why}"))
-            .with_remedy("see `may-read`; if that is in order, take a new reading")
+            .with_remedy("see `may-read`; if that is in order, observe again")
     })
 }
 

@@ -1,4 +1,4 @@
-//! The table of privileges that each verb needs. It is derived from Proxmox's own checks, in its API schema and inside of its calls, and
+//! The table of privileges that each verb needs. It is derived from Proxmox's own checks, in its API schema and inside its calls, and
 //! verified in the lab: a verb works with exactly these privileges, and fails without any one of them.
 //!
 //! The releases differ in one point: `SDN.Use` was added in 8, and bridges needed no privilege before. The other additions and removals
@@ -73,7 +73,7 @@ impl PrivilegedVerb {
         }
     }
 
-    /// A description that follows "may" or "may not".
+    /// A description that follows "can" or "cannot".
     #[must_use]
     pub fn description(self) -> &'static str {
         match self {
@@ -130,7 +130,7 @@ pub struct RequiredVerbs {
 }
 
 impl RequiredVerbs {
-    /// Reading of every declared guest, and the verbs of its possible steps.
+    /// Read access to every declared guest, and the verbs of its possible steps.
     #[must_use]
     pub fn from_desired(desired: &Desired) -> Self {
         let mut required = Self { verbs: BTreeMap::from([(PrivilegedVerb::Read, BTreeSet::new())]), tags: BTreeSet::new() };

@@ -59,8 +59,8 @@ fn grant_remedy(statuses: &[(PrivilegedVerb, VerbStatus<'_>)], grantee: &GrantTa
     }
     let granting = grantee.grant_lines(&missing_privileges);
     let reads = missing_privileges.iter().any(|missing| missing.need.verb == PrivilegedVerb::Read);
-    let least = if reads { "ConvergerRead is enough" } else { "none of this is needed" };
-    let text = format!("{}; for audits alone {least}", with_pool_advice(grant_advice(grantee).to_owned(), &granting));
+    let least = if reads { "ConvergerRead is enough for `audit`" } else { "not needed for `audit`" };
+    let text = format!("{}; {least}", with_pool_advice(grant_advice(grantee).to_owned(), &granting));
     Some(Remedy { text, lines: granting.lines })
 }
 
@@ -82,17 +82,17 @@ fn verb_finding(verb: PrivilegedVerb, status: &VerbStatus<'_>, grantee: &GrantTa
         return missing_finding(verb, status, grantee);
     }
     if !status.unknown.is_empty() {
-        let found = format!("it is unknown whether it may {what}: {}", join_some(&status.unknown));
+        let found = format!("cannot determine whether the token can {what}: {}", join_some(&status.unknown));
         let level = if verb.is_planned() { FindingLevel::Unknown } else { FindingLevel::Unneeded };
         return DoctorFinding::new(verb.check_name(), level, found)
             .with_part(privilege_use(verb))
-            .with_remedy("they are not listed, and they are too many to check one by one");
+            .with_remedy("grant `VM.Audit` on these guests, or check fewer: `converger doctor desired.yaml`");
     }
     let only = match status.confined_to.as_slice() {
         [] => String::new(),
         paths => format!(", but only on {}", join_some(paths.iter().map(|path| super::quote_foreign(path)))),
     };
-    DoctorFinding::new(verb.check_name(), FindingLevel::Ok, format!("it may {what}{only}")).with_part(privilege_use(verb))
+    DoctorFinding::new(verb.check_name(), FindingLevel::Ok, format!("the token can {what}{only}")).with_part(privilege_use(verb))
 }
 
 fn privilege_use(verb: PrivilegedVerb) -> PrivilegeUse {
@@ -101,7 +101,7 @@ fn privilege_use(verb: PrivilegedVerb) -> PrivilegeUse {
 
 fn missing_finding(verb: PrivilegedVerb, status: &VerbStatus<'_>, grantee: &GrantTarget<'_>) -> DoctorFinding {
     let missing_texts: Vec<String> = status.lacks.iter().map(describe_missing).collect();
-    let found = format!("it may not {}: {}", verb.description(), missing_texts.join("; "));
+    let found = format!("the token cannot {}: {}", verb.description(), missing_texts.join("; "));
     let granting = grantee.grant_lines(&status.lacks);
     let (level, text) = match verb {
         PrivilegedVerb::Read => (FindingLevel::Fail, grant_advice(grantee).to_owned()),
@@ -122,7 +122,7 @@ fn with_pool_advice(mut text: String, granting: &GrantLines) -> String {
     text
 }
 
-/// Who needs the grant. Said once, in the remedy for read access.
+/// Whom to grant the privileges to.
 fn grant_advice(grantee: &GrantTarget<'_>) -> &'static str {
     match (grantee.separated, &grantee.owner) {
         (Some(false), _) => "grant it to the user, whose privileges the token has",
@@ -140,11 +140,11 @@ fn grant_advice(grantee: &GrantTarget<'_>) -> &'static str {
 fn describe_missing(missing: &MissingPrivilege) -> String {
     let privilege = missing.need.any_of.join(" or ");
     match missing.need.on {
-        PrivilegePath::Root => format!("{privilege} on / is missing"),
-        PrivilegePath::NewGuest => format!("{privilege} on /vms is missing, for new guests"),
+        PrivilegePath::Root => format!("{privilege} is missing on /"),
+        PrivilegePath::NewGuest => format!("{privilege} is missing on /vms, for new guests"),
         PrivilegePath::Storage => format!("{privilege} is missing on /storage"),
         PrivilegePath::Bridge => format!("{privilege} is missing on /sdn/zones"),
-        PrivilegePath::Guest if missing.guests.is_empty() => format!("{privilege} on /vms is missing"),
+        PrivilegePath::Guest if missing.guests.is_empty() => format!("{privilege} is missing on /vms"),
         PrivilegePath::Guest => {
             format!("{privilege} is missing on {} ({})", count_noun(missing.guests.len(), "guest"), join_some(&missing.guests))
         }

@@ -39,7 +39,7 @@ pub(in crate::proxmox) async fn search_nodes<E: ProxmoxTransport>(
     match session.call(&ProxmoxCommand::Read(ProxmoxRead::NextId(vmid))).await {
         Ok(ProxmoxEvent::NextId(IdAvailability::Free)) => {}
         Ok(_) => return doubt(UnknownReason::Hidden, format!("guest {vmid} is not listed, but its id is taken")),
-        Err(failure) => return doubt(UnknownReason::NotProven, format!("cannot read whether the id {vmid} is free: {failure}")),
+        Err(failure) => return doubt(UnknownReason::NotProven, format!("cannot check whether id {vmid} is free: {failure}")),
     }
     match session.call(&ProxmoxCommand::Read(ProxmoxRead::PermissionsOn(vmid))).await {
         Ok(ProxmoxEvent::Permissions(granted)) if granted.has(&format!("/vms/{vmid}"), "VM.Audit") => {}

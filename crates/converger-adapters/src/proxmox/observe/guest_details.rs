@@ -24,8 +24,8 @@ pub(super) type DetailResult = Result<GuestDetails, ReadingNote>;
 /// one hung storage can affect several guests.
 const STALLS_MAX: usize = 4;
 
-/// Reads all of these guests. The nodes in `answering` have responded during this observation. The results are sorted by guest, so that the
-/// order of responses has no effect.
+/// Reads all of these guests. The nodes in `answering_nodes` have responded during this observation. The results are sorted by guest, so
+/// the order of responses has no effect.
 pub(super) async fn read_details<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,
     wanted: Vec<(GuestPath, ReadDetail)>,
@@ -173,7 +173,7 @@ async fn read_guest<E: ProxmoxTransport>(
     }
 }
 
-/// A run state does not identify its guest. So it is read between two reads of the config, of which the second one counts: a guest that
+/// A run-state does not identify its guest. So it is read between two reads of the config, of which the second one counts: a guest that
 /// exists before and after also exists in between. A config alone is one response and is read once.
 async fn read_config_and_status<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,

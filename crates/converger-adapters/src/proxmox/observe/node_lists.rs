@@ -1,4 +1,4 @@
-//! The guest lists of the nodes themselves, which the run states of guests come from.
+//! The guest lists of the nodes themselves, which the run-states of guests come from.
 //!
 //! The cluster's list repeats the last report of each node's pvestatd. If pvestatd is dead or hangs, that report stays for five minutes,
 //! and nothing in the list shows its age. A node computes its own lists on request, so they are current. However, they do not show pauses:
@@ -119,7 +119,9 @@ impl NodeLists {
                 *worst = report.max(*worst);
             }
         }
-        short.chain(late.into_iter().map(|(node, report)| ReadingNote::for_reading(UnknownReason::ReportLate, report.told(node)))).collect()
+        short
+            .chain(late.into_iter().map(|(node, report)| ReadingNote::for_reading(UnknownReason::ReportLate, report.describe(node))))
+            .collect()
     }
 }
 
@@ -199,22 +201,22 @@ impl Report {
         age_secs.is_some_and(|age_secs| age_secs > REPORT_LATE_SECS)
     }
 
-    fn told(self, node: &NodeName) -> String {
+    fn describe(self, node: &NodeName) -> String {
         let node = node.as_str();
         match self {
             Self::AgedSecs(age_secs) => {
                 format!(
-                    "pvestatd on node {node} has not reported to the cluster for {age_secs} s; run states were read from the node itself"
+                    "pvestatd on node {node} has not reported to the cluster for {age_secs} s; run-states were read from the node itself"
                 )
             }
             Self::Missing => {
-                format!("the cluster has no report of pvestatd on node {node}, or none yet; run states were read from the node itself")
+                format!("the cluster has no report of pvestatd on node {node}, or none yet; run-states were read from the node itself")
             }
         }
     }
 }
 
-/// Whether the cluster has no report about the guest. pvestatd always reports a name along with a run state.
+/// Whether the cluster has no report about the guest. pvestatd always reports a name along with a run-state.
 pub(super) fn is_unreported(guest: &GuestResource) -> bool {
     &*guest.status == "unknown" || guest.name.is_none()
 }

@@ -14,8 +14,8 @@ use crate::proxmox::codec::EscapedText;
 /// Maximum number of ids in a note; the rest is counted.
 const IDS_MAX: usize = 10;
 
-/// Notes about rows that are unknown because of their node or because of an unclear run state. `came` contains the failures by node and
-/// reason.
+/// Notes about rows that are unknown because of their node or because of an unclear run-state. `failure_texts` contains the failures
+/// by node and reason.
 pub(super) fn notes_of_rows<'r>(
     rows: impl Iterator<Item = &'r ObservedGuest>,
     nodes: &[ObservedNode],
@@ -49,7 +49,7 @@ pub(super) fn notes_of_rows<'r>(
             (UnknownReason::NodeListUnread, Some(failure_text)) => {
                 format!("node {node} does not list its guests ({failure_text}); unknown on it: {}", list_guests(&ids))
             }
-            (UnknownReason::NotReported, _) => format!("node {node} does not report the run state of {}", list_guests(&ids)),
+            (UnknownReason::NotReported, _) => format!("node {node} does not report the run-state of {}", list_guests(&ids)),
             _ => format!("node {node} is offline; unknown on it: {}", list_guests(&ids)),
         };
         Some(ReadingNote::for_reading(reason, text))

@@ -1,6 +1,6 @@
-//! Converts a guest to core types: from the cluster's list alone, or with details that were read by guest.
+//! Converts a guest to core types: from the cluster's list alone, or with details read guest by guest.
 //!
-//! The run state in the list is cached; lock, tags and node come from the config. Whatever was not read stays unread.
+//! The run-state in the list is cached; lock, tags and node come from the config. Whatever was not read stays unread.
 
 use converger_core::guest::{GuestKind, Vmid};
 use converger_core::normalize::WordSet;
@@ -17,7 +17,7 @@ pub(super) struct GuestDetails {
     pub(super) status: Option<NodeStatus>,
 }
 
-/// A run state reported by the guest's own node.
+/// A run-state reported by the guest's own node.
 #[derive(Debug)]
 pub(super) struct NodeStatus {
     pub(super) status: GuestStatus,
@@ -30,7 +30,7 @@ pub(super) fn row_from_list(resource: GuestResource, node: usize, is_online: boo
     let status = match ObservedStatus::from_word(&resource.status) {
         _ if !is_online => unknown_status(UnknownReason::NodeOffline),
         _ if resource.invalid_field.is_some() => unknown_status(UnknownReason::Malformed),
-        // pvestatd always reports a name along with a run state, so a row without a name is not reported.
+        // pvestatd always reports a name along with a run-state, so a row without a name is not reported.
         ObservedStatus::Known(_) if is_unreported(&resource) => unknown_status(UnknownReason::NotReported),
         status => status,
     };
@@ -85,7 +85,8 @@ pub(super) fn confirmed(resource: GuestResource, own: OwnRow<'_>, node: usize) -
     }
 }
 
-/// A guest that only the cluster's list shows. That list may be five minutes old, so none of its values are used.
+/// A guest that only the cluster's list shows. That list may be five minutes old, so its state, lock, tags, template and HA state are
+/// dropped.
 fn unconfirmed(resource: GuestResource, node: usize, reason: UnknownReason) -> ObservedGuest {
     let mut row = row_from_list(resource, node, true);
     mark_unknown(&mut row, reason);
@@ -173,14 +174,14 @@ pub(super) fn complete_row(row: &mut ObservedGuest, detailed: GuestDetails) -> O
     None
 }
 
-/// Withdraws all claims about a guest, including those from the list.
+/// Marks a guest unknown and drops the guards taken from the list.
 fn mark_unknown(row: &mut ObservedGuest, reason: UnknownReason) -> UnknownReason {
     row.status = unknown_status(reason);
     (row.lock, row.ha, row.template, row.tags) = (Reading::Unread, Reading::Unread, Reading::Unread, Reading::Unread);
     reason
 }
 
-/// The run state from the guest's own node takes precedence over the list.
+/// The run-state from the guest's own node takes precedence over the list.
 fn apply_status(row: &mut ObservedGuest, status: GuestStatus) {
     let raw = status.word();
     row.status = ObservedStatus::from_word(&raw);

@@ -15,9 +15,9 @@ pub enum UnknownReason {
     NodeSilent,
     /// Its node responds, but not for this guest.
     NoAnswer,
-    /// Its node lists it without its run state.
+    /// Its node lists it without its run-state.
     NotReported,
-    /// Its run state is neither running nor stopped.
+    /// Its run-state is neither running nor stopped.
     RunStateUnclear,
     /// The token may not read it.
     NotPermitted,
@@ -120,16 +120,16 @@ impl UnknownReason {
             Self::NoAnswer => {
                 "check these guests on their node: a storage, a task or a process may hang, or the node is busy; they are not changed until then"
             }
-            Self::NotReported => "take a new reading; if this persists, check the guest on its node",
+            Self::NotReported => "observe again; if this persists, check the guest on its node",
             Self::RunStateUnclear => "check the guest: it is neither running nor stopped, and is not changed until it is",
             Self::NotPermitted => {
                 "allow the token to see the guest; on a node: pveum acl modify /vms/<vmid> --users <user> --tokens <token> --roles PVEAuditor"
             }
-            Self::Moved => "it was moved or replaced while it was read; take a new reading",
+            Self::Moved => "it was moved or replaced while it was read; observe again",
             Self::NodeListUnread => "read the error of Proxmox; check pvedaemon on the node and proxies in between",
-            Self::Gone => "it was removed while it was read; take a new reading",
-            Self::Renamed => "it was renamed or replaced just now, and the list lags by some seconds; take a new reading after that",
-            Self::Replaced => "it was deleted and recreated, or its birth marks changed, while it was read; take a new reading",
+            Self::Gone => "it was removed while it was read; observe again",
+            Self::Renamed => "it was renamed or replaced just now, and the list lags by some seconds; observe again after that",
+            Self::Replaced => "it was deleted and recreated, or its birth marks changed, while it was read; observe again",
             Self::NotUnderstood => "its config contains a value that this version does not know; check the named key",
             Self::Malformed => "check proxies between this machine and the node",
             Self::Unreadable => "read the error of Proxmox and check the guest there",
@@ -140,15 +140,11 @@ impl UnknownReason {
             Self::NotProven => {
                 "bring the node back or wait until it responds; remove a guest that is known to be gone from the declared state"
             }
-            Self::ListEmpty => {
-                "if there are guests, pmxcfs is restarting or the token may see none: take a new reading or grant it PVEAuditor"
-            }
+            Self::ListEmpty => "if there are guests, pmxcfs is restarting or the token may see none: observe again or grant it PVEAuditor",
             Self::ListShrunken => {
-                "take a new reading; if this persists, check pve-cluster on the node, the identity of the cluster and the permissions of the token"
+                "observe again; if this persists, check pve-cluster on the node, the identity of the cluster and the permissions of the token"
             }
-            Self::ClusterUnread => {
-                "it is unknown whether the cluster had quorum all the time, so the whole run is refused; take a new reading"
-            }
+            Self::ClusterUnread => "it is unknown whether the cluster had quorum all the time, so the whole run is refused; observe again",
             Self::ReportLate => {
                 "if this persists for half a minute, check pvestatd on the node (systemctl status pvestatd): it is dead or waits for a hung storage"
             }

@@ -120,7 +120,7 @@ impl Promise {
             PromiseReading::Live(live) if live.status == ObservedStatus::Known(RunState::Running) => {
                 Self::Planned { kind, change, uptime_before_secs: live.uptime_secs }
             }
-            PromiseReading::Live(_) => Self::Unprovable("it did not run before, so that its uptime shows nothing"),
+            PromiseReading::Live(_) => Self::Unprovable("it did not run before, so its uptime shows nothing"),
             _ => Self::Unprovable("its uptime was not read before"),
         }
     }
@@ -141,7 +141,7 @@ impl Promise {
     pub fn for_rollback(name: &str, before: &PromiseReading) -> Self {
         match before {
             PromiseReading::Snapshots(snapshots) if snapshots.current.as_deref() == Some(name) => {
-                Self::Unprovable("it went on from this snapshot before, so that it looks the same afterwards")
+                Self::Unprovable("it went on from this snapshot before, so it looks the same afterwards")
             }
             PromiseReading::Snapshots(_) => Self::AtSnapshot(name.into()),
             _ => Self::Unprovable("its snapshots were not read before"),

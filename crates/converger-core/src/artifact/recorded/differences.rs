@@ -1,6 +1,6 @@
 //! What two recorded plans do differently: by guest, and within a guest by step.
 //!
-//! What never enters: what follows from a difference (`refusal`).
+//! What follows from a difference is decided in `refusal`.
 
 use std::collections::BTreeSet;
 

@@ -18,7 +18,7 @@ use crate::sections::{MODIFIED_TEXT, SectionSettings};
 use crate::world::World;
 
 /// Parameters of a resource that are not settings.
-const NOT_KEYS: &[&str] = &["sid", "type", "state", "digest", "delete", "purge"];
+const CONTROL_PARAMETERS: &[&str] = &["sid", "type", "state", "digest", "delete", "purge"];
 
 const NUMBERS: &[&str] = &["max_restart", "max_relocate", "failback", "auto-rebalance"];
 
@@ -102,7 +102,10 @@ pub(super) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
         return Err(ApiError::internal_error(format!("create resource failed: resource ID '{sid}' already defined")));
     }
     let state = call.param("state").unwrap_or("started").to_owned();
-    world.add_ha(&sid, HaResource { state: normalize_state(state), settings: parse_settings(call, NOT_KEYS), ..HaResource::default() });
+    world.add_ha(
+        &sid,
+        HaResource { state: normalize_state(state), settings: parse_settings(call, CONTROL_PARAMETERS), ..HaResource::default() },
+    );
     Ok(ApiData::null())
 }
 
@@ -130,7 +133,7 @@ pub(super) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
     }
     let Some(resource) = world.ha.get_mut(&sid) else { return Err(failed(missing_resource_text(&sid))) };
     let mut settings = resource.settings.clone();
-    settings.extend(parse_settings(call, NOT_KEYS));
+    settings.extend(parse_settings(call, CONTROL_PARAMETERS));
     resource.settings = after_deletions(call, settings, &[]).map_err(failed)?;
     if let Some(state) = call.param("state") {
         resource.state = normalize_state(state.to_owned());

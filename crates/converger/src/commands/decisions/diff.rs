@@ -1,6 +1,6 @@
 //! `diff`: what two plans do differently, by guest and step. A plan is a recorded decision or a plan file.
 //!
-//! What never enters: what counts as the same. The core decides that.
+//! The core decides which steps count as the same.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

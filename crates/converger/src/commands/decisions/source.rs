@@ -143,12 +143,12 @@ impl<'p> DecisionLocation<'p> {
         }
     }
 
-    /// Refuses an output path inside of the ledger that is read.
+    /// Refuses an output path inside the ledger that is read.
     pub(in super::super) fn check_output_path(&self, out: &Path) -> Result<(), CommandError> {
         match self {
             Self::State(config) => check_output_is_no_state(out, *config),
             Self::Export { path, .. } | Self::Directory(path) if files::is_under(out, path) => {
-                let error = CommandError::input_error(format!("{} is inside of the ledger that is read", files::display_path(out)));
+                let error = CommandError::input_error(format!("{} is inside the ledger that is read", files::display_path(out)));
                 Err(error.with_code(converger_core::failure::FailureCode::FileTaken).with_help("name another file with --out"))
             }
             Self::Export { .. } | Self::Directory(_) => check_output_is_no_state(out, None),

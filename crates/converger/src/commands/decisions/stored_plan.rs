@@ -59,7 +59,7 @@ impl StoredPlan {
         let _ = writeln!(text, "{} shown as it was recorded; it cannot be made again: {}", apply_style(render::CYAN, "note:"), self.why);
         let _ = writeln!(
             text,
-            "{} only the reading has the time of the reading, pending changes, and guests that are not declared",
+            "{} only the observation has its time, pending changes, and guests that are not declared",
             apply_style(render::CYAN, "note:")
         );
         text

@@ -192,7 +192,7 @@ impl Drop for DemoSandbox {
     }
 }
 
-/// A killed child leaves its progress bar without a line break, so that the next line would be printed behind it.
+/// A killed child leaves its progress bar without a line break, so the next line would be printed behind it.
 fn end_unfinished_line() {
     if progress::stderr_is_screen() {
         let _ = writeln!(io::stderr());

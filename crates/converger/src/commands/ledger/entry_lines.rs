@@ -47,7 +47,7 @@ fn describe_entry(entry: &LedgerEntry) -> String {
         }
         LedgerEntry::Thaw { environment, by, .. } => format!("{environment} by {}", quote_untrusted(by)),
         LedgerEntry::Pruned { by, before_ms, digests, .. } => {
-            let readings = render::count_with_noun(digests.len() as u64, "reading");
+            let readings = render::count_with_noun(digests.len() as u64, "observation");
             format!("{readings} older than {} by {}", timestamp::format_timestamp(before_ms / 1000), quote_untrusted(by))
         }
         LedgerEntry::Rekeyed { verifier, by, reason, .. } => {

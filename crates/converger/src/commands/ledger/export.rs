@@ -240,7 +240,7 @@ fn export_error(directory: &Path, path: &Path, error: &io::Error) -> CommandErro
             "the earlier export in {display_name} is intact, as `converger verify {display_name}` shows; it may contain files of the new one"
         )
     } else {
-        format!("{display_name} may contain files of an export, but no checkpoint, so that it does not count as one")
+        format!("{display_name} may contain files of an export, but no checkpoint, so it does not count as one")
     };
     let limit = match error.kind() {
         io::ErrorKind::FileTooLarge => "check the limit of this process (`ulimit -f`)",

@@ -46,7 +46,7 @@ fn prove_operation(reader: &LedgerReader, signed: &SignedLedger, what: &str) -> 
     let run = reader.operation(&id)?.ok_or_else(unknown)?.operation.run.clone();
     let OperationEntries { entries, bundles, is_over } = OperationEntries::collect(reader, signed.checkpoint.size, &id, &run)?;
     if !is_over {
-        let stop = CommandError::input_error(format!("the operation {} has not ended, so that its outcome cannot be proven", id.as_str()));
+        let stop = CommandError::input_error(format!("the operation {} has not ended, so its outcome cannot be proven", id.as_str()));
         return Err(stop.with_help("wait until it ends, or prove single entries by their index in `converger ledger tail`"));
     }
     let missing_bundle = |digest: &Digest| {

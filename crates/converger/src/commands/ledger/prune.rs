@@ -1,7 +1,7 @@
-//! `converger ledger prune`: removes old readings and records who did so. Entries are never removed.
+//! `converger ledger prune`: removes old observations and records who did so. Entries are never removed.
 //!
-//! The readings that are still needed are found by reading the ledger. The store removes readings only if the ledger has not grown since: a
-//! decision that was made meanwhile may need the same reading.
+//! The observations that are still needed are found by reading the ledger. The store removes observations only if the ledger
+//! has not grown since: a decision that was made meanwhile may need the same observation.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -22,7 +22,7 @@ use crate::exit_status::ExitStatus;
 use crate::render::{self, apply_style, count_with_noun};
 use crate::{files, host, output};
 
-/// The readings that can be removed.
+/// The observations that can be removed.
 struct PrunableReadings {
     /// Each with its length.
     readings: Vec<(Digest, u64)>,
@@ -65,9 +65,9 @@ fn total_bytes(readings: &[(Digest, u64)]) -> u64 {
 fn render_pruned(readings: &[(Digest, u64)], is_dry: bool, before_ms: u64, directory: &Path) -> String {
     let before = timestamp::format_timestamp(before_ms / 1000);
     if readings.is_empty() {
-        return format!("nothing to prune: every reading in {} is needed, or newer than {before}\n", files::display_path(directory));
+        return format!("nothing to prune: every observation in {} is needed, or newer than {before}\n", files::display_path(directory));
     }
-    let (count, kib) = (count_with_noun(readings.len() as u64, "reading"), total_bytes(readings).div_ceil(1024));
+    let (count, kib) = (count_with_noun(readings.len() as u64, "observation"), total_bytes(readings).div_ceil(1024));
     let verb = if is_dry { "would be removed" } else { "removed" };
     let rest = if is_dry { "" } else { "; the ledger records it" };
     format!("{} of decisions before {before} {verb}, {kib} KiB{rest}\n", apply_style(render::BOLD, count))
@@ -81,7 +81,7 @@ fn find_prunable(reader: &LedgerReader, before_ms: u64) -> Result<PrunableReadin
     })?;
     let mut old = PrunableReadings { readings: Vec::new(), ledger_size: seen };
     for digest in readings.unneeded_observations(before_ms) {
-        // Readings that were pruned before are skipped.
+        // Observations that were pruned before are skipped.
         if let Some(bytes) = reader.blob(digest)? {
             old.readings.push((digest, bytes.len() as u64));
         }
@@ -111,6 +111,6 @@ async fn prune_readings(location: &LedgerLocation, state: &StateDirectory, befor
             return Ok(pruned);
         }
     }
-    let text = "the ledger keeps growing, so that the readings in use cannot be determined";
+    let text = "the ledger keeps growing, so the observations in use cannot be determined";
     Err(CommandError::failure(text).with_code(FailureCode::JournalUnwritable).with_help("wait until the apply ends, then prune again"))
 }

@@ -201,7 +201,7 @@ pub(super) fn prune_report() -> Json {
             "schema": { "const": "converger.pruned/1" },
         }),
     );
-    add_header(&mut schema, "Pruned readings (ledger prune --json)");
+    add_header(&mut schema, "Pruned observations (ledger prune --json)");
     schema
 }
 

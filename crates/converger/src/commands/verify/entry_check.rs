@@ -89,7 +89,7 @@ impl<'s> EntryCheck<'s> {
                 format!("{name} covers {size} entries, and there are {now}: the ledger was cut, or restored from an older copy{given_up}");
             Err(broken(text).at_entry(now))
         } else if tree.root() != checkpoint.root {
-            Err(broken(format!("{name} is of another ledger: they differ in the first {size} entries{given_up}")))
+            Err(broken(format!("{name} belongs to a different ledger: they differ in the first {size} entries{given_up}")))
         } else {
             Ok(())
         }
@@ -116,7 +116,7 @@ impl Rekey {
         let wrong = |what: String| broken(format!("entry {index}: the recorded checkpoint of the old key {what}")).at_entry(*index);
         let Some(text) = checkpoint else {
             return Ok(format!(
-                "entry {index}: {description}; no checkpoint of the old key {old} is recorded, so that only the key {new} attests the entries before it"
+                "entry {index}: {description}; no checkpoint of the old key {old} is recorded, so only the key {new} attests the entries before it"
             ));
         };
         let key = NoteVerifier::parse(previous).map_err(|error| wrong(format!("cannot be checked: {error}")))?;
@@ -153,7 +153,7 @@ mod tests {
         let false_one = |what: &str| Err((Some(3), format!("entry 3: the recorded checkpoint of the old key {what}")));
         assert!(note(&old, 2, root).is_ok_and(|note| note.contains("the entries from 2 to 2 by the new key alone")));
         assert!(note(&old, 3, root).is_ok_and(|note| !note.contains("alone")));
-        assert_eq!(note(&old, 4, root), false_one("is not one of the first 4 entries"), "it had no more entries then");
+        assert_eq!(note(&old, 4, root), false_one("is not one of the first 4 entries"), "the ledger had fewer entries then");
         assert_eq!(note(&old, 2, LogHash::of_leaf(b"b")), false_one("is not one of the first 2 entries"));
         assert_eq!(note(&other, 2, root), false_one("is invalid: the note is not signed with this key"));
     }

@@ -24,7 +24,7 @@ pub(in super::super) struct VerifiedExport {
 }
 
 impl VerifiedExport {
-    /// Verifies an export with the given key, or with the one in the export. The entries passed to `told` are verified once this returns `Ok`.
+    /// Verifies an export with the given key, or with the one in the export. Entries passed to `visit_entry` are verified once this returns `Ok`.
     pub(in super::super) fn open(
         path: &Path,
         key: Option<&str>,

@@ -49,8 +49,8 @@ impl LogFiles for ExportDirectory<'_> {
     }
 }
 
-/// Verifies the log of an export: its signature, hashes and entries, and that it extends an earlier checkpoint. The entries passed to `told` are
-/// verified once this returns `Ok`.
+/// Verifies the log of an export: its signature, hashes and entries, and that it extends an earlier checkpoint. The entries passed to
+/// `visit_entry` are verified once this returns `Ok`.
 pub(super) fn check_log(
     path: &Path,
     key: &NoteVerifier,

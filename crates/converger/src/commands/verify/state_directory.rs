@@ -1,6 +1,6 @@
 //! Verifies a state directory: its ledger and its journal, which must agree (C7).
 //!
-//! Nothing is opened for writing, so that a copy on a read-only disk can be verified.
+//! Nothing is opened for writing, so a copy on a read-only disk can be verified.
 
 use converger_core::artifact::Digest;
 use converger_core::failure::FailureCode;

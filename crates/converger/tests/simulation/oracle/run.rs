@@ -180,7 +180,7 @@ impl OracleCase {
         self.operation.guest.vmid == other.operation.guest.vmid && self.operation.position < other.operation.position
     }
 
-    /// Whether it changes the run state, which dependents wait for.
+    /// Whether it changes the run-state, which dependents wait for.
     fn changes_power(&self) -> bool {
         self.operation.step.change.resulting_state().is_some()
     }

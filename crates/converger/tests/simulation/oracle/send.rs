@@ -169,7 +169,7 @@ impl OracleCase {
         key.map(|(key, _)| ("S12", format!("`{key}` is sent")))
     }
 
-    /// S4: cluster, run state and config were read in this life, from the target node, and the config last.
+    /// S4: cluster, run-state and config were read in this life, from the target node, and the config last.
     fn check_readings(&self, sent: &ParsedMutation) -> RuleBreach {
         let (Some(cluster), Some(status), Some(config)) = (&self.cluster, &self.status, &self.config) else {
             return Some(("S4", "not everything was read before".into()));

@@ -14,7 +14,7 @@ use crate::world::World;
 const NUMBERS: &[&str] = &["nofailback", "restricted"];
 
 /// Parameters that are not settings.
-const NOT_KEYS: &[&str] = &["group", "type", "digest", "delete"];
+const CONTROL_PARAMETERS: &[&str] = &["group", "type", "digest", "delete"];
 
 fn check_groups_supported(world: &World, what: &str) -> Result<(), ApiError> {
     if world.flavour.major() < 9 {
@@ -57,7 +57,7 @@ pub(in crate::api::cluster) fn create(world: &mut World, call: &ApiCall) -> Resu
     if world.ha.groups.get(name).is_some() {
         return Err(ApiError::internal_error(format!("create ha group failed: ha group ID '{name}' already defined")));
     }
-    world.ha.groups.put(name, parse_settings(call, NOT_KEYS));
+    world.ha.groups.put(name, parse_settings(call, CONTROL_PARAMETERS));
     Ok(ApiData::null())
 }
 
@@ -70,7 +70,7 @@ pub(in crate::api::cluster) fn update(world: &mut World, call: &ApiCall) -> Resu
     }
     let Some(settings) = world.ha.groups.get(group_name(call)) else { return Err(failed(missing_group_text(group_name(call)))) };
     let mut settings = settings.clone();
-    settings.extend(parse_settings(call, NOT_KEYS));
+    settings.extend(parse_settings(call, CONTROL_PARAMETERS));
     let settings = after_deletions(call, settings, &["nodes"]).map_err(failed)?;
     world.ha.groups.put(group_name(call), settings);
     Ok(ApiData::null())

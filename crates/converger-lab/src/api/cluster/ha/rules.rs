@@ -17,7 +17,7 @@ use crate::world::World;
 const NUMBERS: &[&str] = &["disable", "strict"];
 
 /// Parameters that are not settings.
-const NOT_KEYS: &[&str] = &["rule", "digest", "delete"];
+const CONTROL_PARAMETERS: &[&str] = &["rule", "digest", "delete"];
 
 fn rule_name(call: &ApiCall) -> &str {
     call.param("rule").unwrap_or_default()
@@ -69,7 +69,7 @@ pub(in crate::api::cluster) fn create(world: &mut World, call: &ApiCall) -> Resu
     if world.ha.rules.get(name).is_some() {
         return Err(failed(format!("HA rule '{name}' already defined")));
     }
-    let settings = normalize_lists(parse_settings(call, NOT_KEYS));
+    let settings = normalize_lists(parse_settings(call, CONTROL_PARAMETERS));
     check_required_settings(&settings)?;
     check_known_references(world, &settings).map_err(failed)?;
     check_feasible(world, name, &settings)?;
@@ -86,7 +86,7 @@ pub(in crate::api::cluster) fn update(world: &mut World, call: &ApiCall) -> Resu
     }
     let Some(settings) = world.ha.rules.get(name) else { return Err(failed(format!("HA rule '{name}' does not exist"))) };
     let mut settings = settings.clone();
-    settings.extend(normalize_lists(parse_settings(call, NOT_KEYS)));
+    settings.extend(normalize_lists(parse_settings(call, CONTROL_PARAMETERS)));
     let settings = after_deletions(call, settings, &["resources", "nodes", "affinity", "type"]).map_err(failed)?;
     check_known_references(world, &settings).map_err(failed)?;
     check_feasible(world, name, &settings)?;
