@@ -55,6 +55,36 @@ pub struct Planned {
 }
 
 /// One environment for reading. Cheap to clone.
+///
+/// It can change nothing (G5). It does not give away its connection, which an actuator can be made of:
+///
+/// ```compile_fail,E0624
+/// fn reach_actuator(reader: &converger_runtime::EnvironmentReader) {
+///     let _ = reader.connect();
+/// }
+/// ```
+///
+/// It has no actuator:
+///
+/// ```compile_fail,E0599
+/// fn reach_actuator(reader: &converger_runtime::EnvironmentReader) {
+///     let _ = reader.actuator();
+/// }
+/// ```
+///
+/// It has no store, so nothing can be written through it. An [`Environment`](crate::Environment) has one:
+///
+/// ```compile_fail,E0599
+/// fn reach_store(reader: &converger_runtime::EnvironmentReader) {
+///     let _ = reader.state();
+/// }
+/// ```
+///
+/// ```
+/// fn reach_store(environment: &converger_runtime::Environment) {
+///     let _ = environment.state().store();
+/// }
+/// ```
 #[derive(Clone)]
 pub struct EnvironmentReader {
     name: EnvironmentName,
@@ -148,7 +178,7 @@ impl EnvironmentReader {
     ///
     /// # Errors
     /// The environment is not configured, or its secret or certificate cannot be read.
-    pub fn connect(&self) -> Result<ProxmoxObserver, RuntimeError> {
+    pub(crate) fn connect(&self) -> Result<ProxmoxObserver, RuntimeError> {
         let settings = self.connection()?.resolve_settings(&self.name).map_err(|fault| {
             let help = format!("{} (`converger explain {}` says more)", ConnectionConfig::REMEDY, FailureCode::ClientSetup.word());
             RuntimeError::input(fault).with_code(FailureCode::ClientSetup).with_help(help)
