@@ -50,6 +50,6 @@ pub use event::{EventBus, EventSink, EventStream, RunEvent};
 pub use expected_plan::ExpectedPlan;
 pub use ledger_reader::{LedgerLocation, LedgerReader};
 pub use reader::{EnvironmentReader, ObservationSource, Observed, Planned};
-pub use report::{RecoveryReport, RunReport};
+pub use report::{RecoveryReport, RunEnd, RunReport};
 pub use run::{ApprovedRun, Question, Run, RunAdmission, RunRequest};
 pub use state_dir::{StateDirectory, StateLocation};

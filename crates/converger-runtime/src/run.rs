@@ -4,18 +4,20 @@
 
 use std::sync::Arc;
 
-use converger_core::apply::{OperationEnd, OperationId};
+use converger_core::apply::{OperationEnd, OperationHistory, OperationId};
 use converger_core::approve::{
     Admission, Admitted, ApprovalMode, ApprovedPlan, Confirmation, RefusedGuestPolicy, admit, guests_to_stop, objections,
 };
 use converger_core::artifact::GuestOmission;
 use converger_core::desired::Desired;
+use converger_core::failure::FailureCode;
 use converger_core::guest::Vmid;
 use converger_core::plan::Verdict;
 use converger_core::refusal::Refusal;
 use converger_core::safety::{Judged, SafePlan};
 use converger_engine::executor::{EngineError, ExecutionReport, RunOptions, RunSlot, RunSubmission};
 use converger_engine::schedule::OnFailure;
+use converger_store::{LIST_MAX, OperationFilter, StoreError, StoreReader as _};
 
 use crate::environment::{Environment, RunSettings};
 use crate::error::RuntimeError;
@@ -25,7 +27,7 @@ use crate::expected_plan::ExpectedPlan;
 use crate::host;
 use crate::reader::Planned;
 use crate::record::RunRecord;
-use crate::report::{HeldBefore, RecoveryReport, RunReport};
+use crate::report::{HeldBefore, RecoveryReport, RunEnd, RunReport};
 use crate::state_dir::wait_for_task;
 
 /// What to do, and how.
@@ -174,20 +176,23 @@ impl Run {
     /// Decides whether the plan may be applied, and records the decision with its evidence.
     pub async fn admit(self, confirmation: Confirmation) -> RunAdmission {
         let admission = self.admission(confirmation);
-        let is_declined = matches!(admission.confirmation, Confirmation::Declined { .. });
-        let end = if is_declined { OperationEnd::NotRun } else { OperationEnd::Refused };
         let Self { mut context, slot, planned, staleness, .. } = self;
-        match decide(&mut context.record, staleness, planned.judged, &admission).await {
-            (Admitted::Approved(plan), Ok(())) => RunAdmission::Approved(ApprovedRun { context, slot, plan }),
+        let report = match decide(&mut context.record, staleness, planned.judged, &admission).await {
+            (Admitted::Approved(plan), Ok(())) => return RunAdmission::Approved(ApprovedRun { context, slot, plan }),
             (Admitted::Refused(causes), Ok(())) => {
-                context.record.end_without_sending(end).await;
-                RunAdmission::Ended(RunReport::for_refused(&context, end, causes))
+                let (recorded, end) = match admission.confirmation {
+                    Confirmation::Declined { .. } => (OperationEnd::NotRun, RunEnd::Declined),
+                    _ => (OperationEnd::Refused, RunEnd::Refused),
+                };
+                context.record.end_without_sending(recorded).await;
+                RunReport::for_refused(&context, end, causes)
             }
             (_, Err(error)) => {
                 context.record.end_without_sending(OperationEnd::Failed).await;
-                RunAdmission::Ended(RunReport::for_error(&context, error))
+                RunReport::for_error(&context, error)
             }
-        }
+        };
+        RunAdmission::Ended(context.finish(report).await)
     }
 }
 
@@ -235,19 +240,59 @@ impl ApprovedRun {
             return RunReport::for_error(&context, error);
         }
         let left_out = count_refused(&plan);
-        match context.execute(slot, plan).await {
+        let report = match context.execute(slot, plan).await {
             Ok(report) => RunReport::for_applied(&context, report, left_out),
+            // Changes may have been sent: the run gets no end, as after a crash, and the next start recovers its operations.
+            Err(EngineError::ExecutorLost) => context.report_lost_executor().await,
             Err(error) => {
                 if matches!(error, EngineError::NotAccepting(_)) {
                     context.record.end_without_sending(OperationEnd::Failed).await;
                 }
                 RunReport::for_error(&context, context.environment.engine_error(error))
             }
-        }
+        };
+        context.finish(report).await
     }
 }
 
 impl RunContext {
+    /// Attests what the run recorded.
+    async fn finish(&self, mut report: RunReport) -> RunReport {
+        report.attested = self.environment.attest_ledger().await;
+        report
+    }
+
+    /// The operations of the run that the journal has, in the order of the plan.
+    async fn load_operations(&self) -> Result<Vec<OperationHistory>, StoreError> {
+        let (mut found, mut before) = (Vec::new(), None);
+        loop {
+            let filter = OperationFilter { run: Some(self.record.run().clone()), before, ..OperationFilter::default() };
+            let page = self.environment.state().store().operations(filter, LIST_MAX).await?;
+            let is_last = page.len() < LIST_MAX as usize;
+            before = page.last().map(|history| history.id().clone());
+            found.extend(page);
+            if is_last {
+                found.sort_by_key(|history| history.operation.position);
+                return Ok(found);
+            }
+        }
+    }
+
+    /// The report of a run whose executor was lost, with the operations that the journal has.
+    async fn report_lost_executor(&self) -> RunReport {
+        let name = self.settings.reader.name();
+        let loaded = self.load_operations().await;
+        let cause = loaded.as_ref().err().map(|error| format!("; the journal could not be read either: {error}")).unwrap_or_default();
+        let message = format!(
+            "the executor of environment `{name}` ended while run `{}` was being applied, and operations may be in flight; this is a defect \
+             of the program{cause}",
+            self.record.run().as_str()
+        );
+        let help = format!("apply again: it recovers them before anything else; `converger ops list {name}` shows them");
+        let error = RuntimeError::failed(message).with_code(FailureCode::RunLeft).with_help(help);
+        RunReport::for_lost_executor(self, ExecutionReport::from_journal(loaded.unwrap_or_default()), error)
+    }
+
     /// Submits the plan to the executor and waits for all its operations.
     async fn execute(&self, slot: RunSlot, plan: ApprovedPlan) -> Result<ExecutionReport, EngineError> {
         let Self { environment, settings, actuator, record, on_failure, .. } = self;

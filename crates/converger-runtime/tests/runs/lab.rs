@@ -102,7 +102,12 @@ impl Stage {
     }
 
     pub(crate) fn open(&self, state: &StateDirectory) -> Opened {
-        let reader = EnvironmentReader::new(lab_name(), self.config(&[]), Arc::clone(&self.events) as Arc<dyn EventSink>);
+        self.open_with(state, Arc::clone(&self.events) as Arc<dyn EventSink>)
+    }
+
+    /// The environment with another receiver of its events.
+    pub(crate) fn open_with(&self, state: &StateDirectory, events: Arc<dyn EventSink>) -> Opened {
+        let reader = EnvironmentReader::new(lab_name(), self.config(&[]), events);
         Environment::open(state.clone(), reader).expect("it can be opened")
     }
 

@@ -4,6 +4,7 @@ mod full_disk;
 mod lab;
 mod recovery;
 mod reload;
+mod run_ends;
 
 use std::pin::pin;
 
@@ -16,7 +17,7 @@ use converger_engine::schedule::OnFailure;
 use converger_runtime::environment::StartedRun;
 use converger_runtime::report::HeldBefore;
 use converger_runtime::{
-    ApprovedRun, Environment, EventStream, Opened, Run, RunAdmission, RunEvent, RunRequest, RuntimeError, StateDirectory,
+    ApprovedRun, Environment, EventStream, Opened, Run, RunAdmission, RunEnd, RunEvent, RunRequest, RuntimeError, StateDirectory,
 };
 use converger_store::StoreReader as _;
 use futures_util::future::{Either, select};
@@ -99,7 +100,7 @@ fn dropped_apply_future_cancels_nothing_keeps_the_lock_and_its_run_ends_in_the_j
         let report = run.apply().await;
         assert_eq!(
             (shown(&report.operations), report.end(), report.held_before),
-            (vec!["102 done".to_owned()], OperationEnd::Done, HeldBefore::Nowhere)
+            (vec!["102 done".to_owned()], RunEnd::Done, HeldBefore::Nowhere)
         );
         assert_eq!((end_of(&state, first.clone()).await, end_of(&state, second).await), (None, Some(OperationEnd::Done)));
         drop(environment);
@@ -169,7 +170,7 @@ fn run_that_was_open_at_a_stop_is_not_run_and_after_the_close_refused_and_its_en
         let (second, other, _) = approved_run(&environment, &mut events, CORES_102).await;
         environment.request_stop(RunSignal::Drain);
         let report = first.apply().await;
-        assert_eq!((shown(&report.operations), report.run_end()), (vec!["101 not-run run-stopped".to_owned()], OperationEnd::NotRun));
+        assert_eq!((shown(&report.operations), report.end()), (vec!["101 not-run run-stopped".to_owned()], RunEnd::NotRun));
         environment.close().await.expect("there is no witness");
         let report = second.apply().await;
         let error = report.error.as_ref().expect("it is refused");
