@@ -18,6 +18,7 @@
 //! | [`run`] | `Run` and `ApprovedRun`: one run from plan to report. | proxmox types, SQL, files |
 //! | [`record`] | Writes what a run decided to the ledger before the caller learns of it (G10). | adapters, engine |
 //! | [`executor`] | Connects the engine to an environment; has the only `impl Actuator for`. | config, planning, witness |
+//! | [`stop`] | `StopHandle`: requests to stop, and why. | store, adapters |
 //! | [`report`] | `RunReport` and the `converger.result/1` document. Pure. | I/O, clock |
 //! | [`event`] | `RunEvent`, `EventSink` and the bounded `EventBus`. | store, adapters |
 
@@ -41,6 +42,7 @@ pub mod run;
 pub mod run_clock;
 mod slow_response;
 pub mod state_dir;
+pub mod stop;
 pub mod witness;
 
 pub use config::{Config, ConfigError};
@@ -53,3 +55,4 @@ pub use reader::{EnvironmentReader, ObservationSource, Observed, Planned};
 pub use report::{RecoveryReport, RunEnd, RunReport};
 pub use run::{ApprovedRun, Question, Run, RunAdmission, RunRequest};
 pub use state_dir::{StateDirectory, StateLocation};
+pub use stop::{StopCause, StopHandle};

@@ -105,6 +105,12 @@ impl EnvironmentReader {
         Self { config, ..self.clone() }
     }
 
+    /// The same environment with another receiver of its events.
+    #[must_use]
+    pub(crate) fn with_events(self, events: Arc<dyn EventSink>) -> Self {
+        Self { events, ..self }
+    }
+
     /// The environment.
     #[must_use]
     pub fn name(&self) -> &EnvironmentName {

@@ -43,6 +43,8 @@ pub struct RunRequest {
     pub refused: RefusedGuestPolicy,
     /// What a failed operation means for the others.
     pub on_failure: OnFailure,
+    /// Who requests the run, for the record.
+    pub requested_by: Box<str>,
 }
 
 /// What every stage of one run needs.
@@ -54,6 +56,7 @@ pub(crate) struct RunContext {
     pub(crate) recovered: RecoveryReport,
     pub(crate) held_before: HeldBefore,
     pub(crate) on_failure: OnFailure,
+    pub(crate) requested_by: Box<str>,
 }
 
 /// A recorded and judged plan that waits for confirmation. Dropping it is safe: nothing was sent.
@@ -130,6 +133,12 @@ impl Run {
         self.context.settings.mode
     }
 
+    /// Who requests the run.
+    #[must_use]
+    pub fn requested_by(&self) -> &str {
+        &self.context.requested_by
+    }
+
     /// Where operations of earlier runs are held.
     #[must_use]
     pub fn held_before(&self) -> HeldBefore {
@@ -178,7 +187,11 @@ impl Run {
         let admission = self.admission(confirmation);
         let Self { mut context, slot, planned, staleness, .. } = self;
         let report = match decide(&mut context.record, staleness, planned.judged, &admission).await {
-            (Admitted::Approved(plan), Ok(())) => return RunAdmission::Approved(ApprovedRun { context, slot, plan }),
+            (Admitted::Approved(plan), Ok(())) => {
+                let by = confirmed_by(&admission.confirmation).unwrap_or(&context.requested_by).into();
+                context.publish(RunEvent::Admitted { run: context.record.run().clone(), by });
+                return RunAdmission::Approved(ApprovedRun { context, slot, plan });
+            }
             (Admitted::Refused(causes), Ok(())) => {
                 let (recorded, end) = match admission.confirmation {
                     Confirmation::Declined { .. } => (OperationEnd::NotRun, RunEnd::Declined),
@@ -237,7 +250,7 @@ impl ApprovedRun {
         // Attest before sending: a state directory restored from an older copy must not be able to hide this run (decision 0020).
         if let Err(error) = context.environment.attest_ledger().await {
             context.record.end_without_sending(OperationEnd::Failed).await;
-            return RunReport::for_error(&context, error);
+            return context.publish_end(RunReport::for_error(&context, error));
         }
         let left_out = count_refused(&plan);
         let report = match context.execute(slot, plan).await {
@@ -256,10 +269,20 @@ impl ApprovedRun {
 }
 
 impl RunContext {
-    /// Attests what the run recorded.
+    fn publish(&self, event: RunEvent) {
+        self.settings.reader.events().publish(event);
+    }
+
+    /// Publishes how the run ended.
+    fn publish_end(&self, report: RunReport) -> RunReport {
+        self.publish(RunEvent::RunEnded { run: report.run.clone(), end: report.end() });
+        report
+    }
+
+    /// Attests what the run recorded, and publishes how it ended.
     async fn finish(&self, mut report: RunReport) -> RunReport {
         report.attested = self.environment.attest_ledger().await;
-        report
+        self.publish_end(report)
     }
 
     /// The operations of the run that the journal has, in the order of the plan.
@@ -297,21 +320,30 @@ impl RunContext {
     async fn execute(&self, slot: RunSlot, plan: ApprovedPlan) -> Result<ExecutionReport, EngineError> {
         let Self { environment, settings, actuator, record, on_failure, .. } = self;
         let events = settings.reader.events();
-        events.publish(RunEvent::ApplyStarted { steps: count_steps(&plan) });
         let run = record.run().clone();
+        environment.stop_handle().note_sending();
+        events.publish(RunEvent::ApplyStarted { run: run.clone(), steps: count_steps(&plan) });
         let prefix = run.as_str().to_owned();
         let submission = RunSubmission {
             // INVARIANT: the plan is moved, so it cannot be applied twice (G13).
             plan,
-            run,
+            run: run.clone(),
             ids: Box::new(move |number| OperationId::new(&format!("{prefix}-{number}"))),
-            actuator: environment.actuator(actuator),
+            actuator: environment.actuator(actuator, run.clone()),
             options: RunOptions { on_failure: *on_failure, patience: settings.reader.config().patience },
             on_notice: publish_to(events, false),
         };
         let applied = environment.executor().submit(slot, submission).wait().await;
-        events.publish(RunEvent::ApplyEnded);
+        events.publish(RunEvent::ApplyEnded { run });
         applied
+    }
+}
+
+/// Who confirmed, if anyone did.
+fn confirmed_by(confirmation: &Confirmation) -> Option<&str> {
+    match confirmation {
+        Confirmation::None | Confirmation::Declined { .. } => None,
+        Confirmation::Typed { by, .. } | Confirmation::FullDigest { by, .. } => Some(by),
     }
 }
 

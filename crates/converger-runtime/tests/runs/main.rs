@@ -1,5 +1,6 @@
 //! Several runs in one open environment, against a lab over HTTPS: what a dropped future, a stop and too many runs mean.
 
+mod events;
 mod full_disk;
 mod lab;
 mod recovery;
@@ -31,10 +32,19 @@ fn block<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
 }
 
+fn run_request(guests: &str) -> RunRequest {
+    RunRequest {
+        desired: declared(guests),
+        expected: None,
+        narrowed: GuestOmission::Forbidden,
+        refused: RefusedGuestPolicy::StopRun,
+        on_failure: OnFailure::Continue,
+        requested_by: "bob".into(),
+    }
+}
+
 async fn start_run(environment: &Environment, guests: &str) -> Result<Run, RuntimeError> {
-    let (refused, on_failure) = (RefusedGuestPolicy::StopRun, OnFailure::Continue);
-    let request = RunRequest { desired: declared(guests), expected: None, narrowed: GuestOmission::Forbidden, refused, on_failure };
-    match environment.start_run(request).await? {
+    match environment.start_run(run_request(guests)).await? {
         StartedRun::Run(run) => Ok(*run),
         StartedRun::Refused(refusal) => panic!("the lab is the cluster that the name stands for: {refusal:?}"),
     }
@@ -105,7 +115,7 @@ fn dropped_apply_future_cancels_nothing_keeps_the_lock_and_its_run_ends_in_the_j
         assert_eq!((end_of(&state, first.clone()).await, end_of(&state, second).await), (None, Some(OperationEnd::Done)));
         drop(environment);
         assert!(matches!(stage.open(&state), Opened::Refused(_)), "an operation is in flight");
-        let apply_ended = |event: &RunEvent| matches!(event, RunEvent::ApplyEnded).then_some(());
+        let apply_ended = |event: &RunEvent| matches!(event, RunEvent::ApplyEnded { .. }).then_some(());
         wait_for(&mut events, apply_ended).await;
         stage.pass(200_000).await;
         wait_for(&mut events, apply_ended).await;

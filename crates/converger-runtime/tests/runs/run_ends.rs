@@ -24,13 +24,7 @@ fn ended(admission: RunAdmission) -> RunReport {
 }
 
 async fn start_partial(environment: &Environment, guests: &str) -> Run {
-    let request = RunRequest {
-        desired: declared(guests),
-        expected: None,
-        narrowed: GuestOmission::Forbidden,
-        refused: RefusedGuestPolicy::LeaveOut,
-        on_failure: OnFailure::Continue,
-    };
+    let request = RunRequest { refused: RefusedGuestPolicy::LeaveOut, ..run_request(guests) };
     match environment.start_run(request).await.expect("it starts") {
         StartedRun::Run(run) => *run,
         StartedRun::Refused(refusal) => panic!("{refusal:?}"),

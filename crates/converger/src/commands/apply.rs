@@ -28,7 +28,7 @@ use super::{CommandError, finish_output};
 use crate::cli::ApplyArgs;
 use crate::exit_status::ExitStatus;
 use crate::render::ReportOptions;
-use crate::{line_wrap, render, verbosity};
+use crate::{host, line_wrap, render, verbosity};
 use confirmation::Answer;
 use next_steps::NextSteps;
 
@@ -63,6 +63,7 @@ pub(super) async fn apply(arguments: &ApplyArgs) -> Result<ExitStatus, CommandEr
         narrowed: if arguments.filter.only.is_empty() { GuestOmission::Forbidden } else { GuestOmission::Allowed },
         refused: if arguments.partial { RefusedGuestPolicy::LeaveOut } else { RefusedGuestPolicy::StopRun },
         on_failure: if arguments.fail_fast { OnFailure::Stop } else { OnFailure::Continue },
+        requested_by: host::actor().into(),
     };
     let run_result = run(arguments, &environment, request).await;
     // Close after an error too: recovery may have written entries that the witness must learn of.
