@@ -19,19 +19,19 @@ use converger_engine::executor::{EngineError, RecoverySubmission, RunSignal, Uns
 use converger_store::{StoreCapacity, StoreConditions};
 use tokio::task::JoinHandle;
 
+use crate::cluster_identity;
 use crate::config::Config;
 use crate::error::RuntimeError;
 use crate::event::{EnvironmentEvents, EventSink, EventStream, RunEvent};
 use crate::executor::{EndpointActuator, EnvironmentActuator, EnvironmentExecutor, publish_to};
 use crate::reader::{EnvironmentReader, Observed, find_undeclared_pending};
-use crate::record::{self, RunRecord};
+use crate::record::{self, RunOrigin, RunRecord};
 use crate::report::{HeldBefore, RecoveryReport};
 use crate::run::{Run, RunContext, RunRequest};
 use crate::run_clock::RunClock;
 use crate::slow_response::SlowResponseNotice;
 use crate::state_dir::{LockOutcome, StateDirectory, StateStore, store_error};
 use crate::stop::{StopCause, StopHandle};
-use crate::{cluster_identity, host};
 
 /// An environment that this process drives until it is closed, or until the last clone is dropped and nothing is in flight.
 #[derive(Clone)]
@@ -96,7 +96,7 @@ impl Environment {
     /// The program does not keep its contract, the environment is not configured for applying, or the lock cannot be taken.
     pub fn open(state: StateDirectory, reader: EnvironmentReader) -> Result<Opened, RuntimeError> {
         check_contract()?;
-        let (mode, clock) = (reader.approval_mode()?, RunClock::new(reader.connection()?.clock));
+        let (mode, clock) = (reader.approval_mode()?, RunClock::new(reader.connection()?.clock, reader.host().clock.clone()));
         let lock = match state.lock_environment(reader.name())? {
             LockOutcome::Taken(lock) => lock,
             LockOutcome::Refused(refusal) => return Ok(Opened::Refused(refusal)),
@@ -225,11 +225,10 @@ impl Environment {
         let planned = reader.judge(desired, observed, &conditions);
         let staleness = expected.map(|expected| expected.find_difference(planned.judged.plan(), omission)).transpose()?.flatten();
         // Record before returning: no caller sees a decision that the ledger does not have (G10).
-        let snapshot = reader.config().snapshot.clone();
-        let record = RunRecord::start(&self.shared.state, &planned.judged, snapshot, host::new_run_id()?).await?;
+        let origin = RunOrigin { run: reader.host().new_run_id()?, requested_by, host: Arc::clone(reader.host()) };
+        let record = RunRecord::start(&self.shared.state, &planned.judged, reader.config().snapshot.clone(), origin).await?;
         reader.events().publish(RunEvent::PlanRecorded { run: record.run().clone(), plan: record.plan() });
-        let context =
-            RunContext { environment: self.clone(), settings, actuator, record, recovered, held_before, on_failure, requested_by };
+        let context = RunContext { environment: self.clone(), settings, actuator, record, recovered, held_before, on_failure };
         Ok(StartedRun::Run(Box::new(Run { context, slot, planned, staleness, refused })))
     }
 
@@ -259,7 +258,7 @@ impl Environment {
         report: &ObservationReport,
     ) -> Result<SelectedEndpoint, RuntimeError> {
         let identity = proxmox.identity(report).await;
-        if let Some(refusal) = cluster_identity::bind_environment(&self.shared.state, reader.name(), identity).await? {
+        if let Some(refusal) = cluster_identity::bind_environment(&self.shared.state, reader.host(), reader.name(), identity).await? {
             return Ok(SelectedEndpoint::Refused(refusal));
         }
         let actuator = proxmox.actuator(&report.endpoint).map_err(|error| RuntimeError::failed(error.to_string()))?;
@@ -282,7 +281,7 @@ impl Environment {
         }
         let OpenEnvironment { state, clock, slow_response, executor, .. } = &*self.shared;
         let ids: Vec<_> = unsettled.histories().iter().map(|history| history.id().clone()).collect();
-        record::record_recovery(state, reader.name(), &ids).await?;
+        record::record_recovery(state, reader.name(), &ids, reader.host().now_ms()).await?;
         let events = reader.events();
         events.publish(RunEvent::RecoveryStarted { operations: ids.len() });
         let actuator = EnvironmentActuator::for_recovery(actuator, slow_response, clock);

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | [`config`] | Parses converger.toml into a validated `Config`; reads no secret before it is needed. | network, store |
 //! | [`files`] | Reads inputs and writes artifacts: bounded, and complete or not at all. | network, store |
-//! | [`host`] | Wall clock, run ids, the acting user. No other module reads them. | network, store |
+//! | [`host`] | `Host`: wall clock, run ids, acting user and machine identity of a run, passed in by the caller. | network, store |
 //! | [`machine`] | The birth marks of the guest that this process runs in (G3). | network, store |
 //! | [`cluster_identity`] | Compares the cluster that answers with the one that an environment stands for. | engine |
 //! | [`state_dir`] | `StateDirectory`: the open store and its witness. | adapters, engine |
@@ -50,6 +50,7 @@ pub use environment::{Environment, Opened, Recovered, StartedRun};
 pub use error::{RuntimeError, RuntimeFault};
 pub use event::{EventBus, EventSink, EventStream, RunEvent};
 pub use expected_plan::ExpectedPlan;
+pub use host::Host;
 pub use ledger_reader::{LedgerLocation, LedgerReader};
 pub use reader::{EnvironmentReader, ObservationSource, Observed, Planned};
 pub use report::{RecoveryReport, RunEnd, RunReport};

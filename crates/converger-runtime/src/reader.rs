@@ -23,7 +23,8 @@ use converger_store::StoreConditions;
 use crate::config::{Config, ConnectionConfig};
 use crate::error::RuntimeError;
 use crate::event::{EventSink, RunEvent};
-use crate::{cluster_identity, machine, state_dir};
+use crate::host::Host;
+use crate::{cluster_identity, state_dir};
 
 /// Where an observation comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,14 +90,15 @@ pub struct Planned {
 pub struct EnvironmentReader {
     name: EnvironmentName,
     config: Arc<Config>,
+    host: Arc<Host>,
     events: Arc<dyn EventSink>,
 }
 
 impl EnvironmentReader {
-    /// A reader of this environment with this configuration. It reads nothing yet.
+    /// A reader of this environment with this configuration on this host. It reads nothing yet.
     #[must_use]
-    pub fn new(name: EnvironmentName, config: Arc<Config>, events: Arc<dyn EventSink>) -> Self {
-        Self { name, config, events }
+    pub fn new(name: EnvironmentName, config: Arc<Config>, host: Host, events: Arc<dyn EventSink>) -> Self {
+        Self { name, config, host: Arc::new(host), events }
     }
 
     /// The same environment and events under another configuration.
@@ -121,6 +123,10 @@ impl EnvironmentReader {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    pub(crate) fn host(&self) -> &Arc<Host> {
+        &self.host
     }
 
     pub(crate) fn events(&self) -> &Arc<dyn EventSink> {
@@ -246,7 +252,7 @@ impl EnvironmentReader {
         Ok(self.judge(desired, observed, &conditions))
     }
 
-    /// Plans on an observation and judges the plan. Pure apart from the identity of this machine.
+    /// Plans on an observation and judges the plan. Pure, if the host has a fixed machine identity.
     #[must_use]
     pub fn judge(&self, desired: Desired, observed: Observed, conditions: &StoreConditions) -> Planned {
         let config = &*self.config;
@@ -259,7 +265,7 @@ impl EnvironmentReader {
             Provenance::Live => {
                 let own_writes = own_writes(&conditions.writes, &observed.observation);
                 rules
-                    .with_machine(machine::read_machine_identity())
+                    .with_machine(self.host.machine_identity())
                     .with_grips_in(&desired.scope(), guest_blocks(conditions))
                     .with_own_writes(own_writes)
             }

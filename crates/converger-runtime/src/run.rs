@@ -24,7 +24,6 @@ use crate::error::RuntimeError;
 use crate::event::RunEvent;
 use crate::executor::{EndpointActuator, publish_to};
 use crate::expected_plan::ExpectedPlan;
-use crate::host;
 use crate::reader::Planned;
 use crate::record::RunRecord;
 use crate::report::{HeldBefore, RecoveryReport, RunEnd, RunReport};
@@ -56,7 +55,6 @@ pub(crate) struct RunContext {
     pub(crate) recovered: RecoveryReport,
     pub(crate) held_before: HeldBefore,
     pub(crate) on_failure: OnFailure,
-    pub(crate) requested_by: Box<str>,
 }
 
 /// A recorded and judged plan that waits for confirmation. Dropping it is safe: nothing was sent.
@@ -136,7 +134,7 @@ impl Run {
     /// Who requests the run.
     #[must_use]
     pub fn requested_by(&self) -> &str {
-        &self.context.requested_by
+        self.context.record.requested_by()
     }
 
     /// Where operations of earlier runs are held.
@@ -177,7 +175,7 @@ impl Run {
             confirmation,
             refused: self.refused,
             // Read the clock now: the confirmation may have taken an hour, and the observation may be too old.
-            now_ms: host::now_ms(),
+            now_ms: self.context.settings.reader.host().now_ms(),
             age_secs_max: Admission::AGE_SECS_MAX,
         }
     }
@@ -188,7 +186,7 @@ impl Run {
         let Self { mut context, slot, planned, staleness, .. } = self;
         let report = match decide(&mut context.record, staleness, planned.judged, &admission).await {
             (Admitted::Approved(plan), Ok(())) => {
-                let by = confirmed_by(&admission.confirmation).unwrap_or(&context.requested_by).into();
+                let by = confirmed_by(&admission.confirmation).unwrap_or(context.record.requested_by()).into();
                 context.publish(RunEvent::Admitted { run: context.record.run().clone(), by });
                 return RunAdmission::Approved(ApprovedRun { context, slot, plan });
             }

@@ -2,6 +2,7 @@
 
 mod events;
 mod full_disk;
+mod hosts;
 mod lab;
 mod recovery;
 mod reload;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use converger_runtime::report::RESULT_SCHEMA;
-use converger_runtime::{EventSink, RunReport};
+use converger_runtime::{EventSink, Host, RunReport};
 
 use super::*;
 
@@ -102,7 +102,7 @@ fn lost_executor_leaves_its_operations_in_flight_in_the_report_and_the_next_star
     block(async {
         let stage = Stage::start(0);
         let (state, mut events) = (stage.state().await, stage.events.subscribe(1024));
-        let Opened::Ready(environment) = stage.open_with(&state, Arc::new(PanickingSink(Arc::clone(&stage.events)))) else {
+        let Opened::Ready(environment) = stage.open_on(&state, Host::system(), Arc::new(PanickingSink(Arc::clone(&stage.events)))) else {
             panic!("nothing else has the lock")
         };
         let (run, id, _) = approved_run(&environment, &mut events, START_101).await;
