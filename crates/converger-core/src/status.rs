@@ -1,8 +1,9 @@
-//! Maps every refusal and failure code to an exit status and an HTTP status.
+//! Maps every refusal code, failure code and end of a run to an exit status and an HTTP status.
 //!
 //! Exit statuses are those of the whole program; HTTP statuses are for a service that embeds it. Must not define what a code means (see
 //! `refusal` and `failure`).
 
+use crate::apply::OperationEnd;
 use crate::failure::FailureCode as Failure;
 use crate::refusal::RefusalCode as Refusal;
 
@@ -15,11 +16,78 @@ pub struct EndStatus {
     pub http: u16,
 }
 
+const DONE: u8 = 0;
 const FAILED: u8 = 1;
 const INPUT: u8 = 2;
 const REFUSED: u8 = 3;
 const HELD: u8 = 5;
 const BROKEN: u8 = 6;
+
+/// How a run ended. The order is that of their weight: the worst is the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RunEnd {
+    /// Everything is done, or there was nothing to do.
+    Done,
+    /// A person was asked for confirmation and declined. Nothing was sent.
+    Declined,
+    /// The run was refused, or guests of it were, even if they were left out and the others are done.
+    Refused,
+    /// Some operations were not started, because the run was stopped.
+    NotRun,
+    /// The outcome of an operation on a guest of the run is unknown, of this run or of an earlier one.
+    Held,
+    /// Something failed.
+    Failed,
+    /// The recorded evidence is broken.
+    EvidenceBroken,
+}
+
+impl RunEnd {
+    /// All ends.
+    pub const ALL: [Self; 7] = [Self::Done, Self::Declined, Self::Refused, Self::NotRun, Self::Held, Self::Failed, Self::EvidenceBroken];
+
+    /// The word for it, as `result.json` has it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Declined => "declined",
+            Self::Refused => "refused",
+            Self::NotRun => "not-run",
+            Self::Held => "held",
+            Self::Failed => "failed",
+            Self::EvidenceBroken => "evidence-broken",
+        }
+    }
+}
+
+impl From<OperationEnd> for RunEnd {
+    fn from(end: OperationEnd) -> Self {
+        match end {
+            OperationEnd::Done => Self::Done,
+            OperationEnd::Failed => Self::Failed,
+            OperationEnd::Refused => Self::Refused,
+            OperationEnd::Held => Self::Held,
+            OperationEnd::NotRun => Self::NotRun,
+        }
+    }
+}
+
+/// The status of a run. A response about a single refusal or failure has the status of its code instead.
+#[must_use]
+pub fn run_status(end: RunEnd) -> EndStatus {
+    let (exit, http) = match end {
+        RunEnd::Done => (DONE, 200),
+        RunEnd::Declined => (REFUSED, 403),
+        RunEnd::Refused => (REFUSED, 409),
+        RunEnd::NotRun => (FAILED, 409),
+        // The request itself succeeded; the document says what is held.
+        RunEnd::Held => (HELD, 200),
+        RunEnd::Failed => (FAILED, 502),
+        RunEnd::EvidenceBroken => (BROKEN, 500),
+    };
+    EndStatus { exit, http }
+}
 
 /// The status of a refusal.
 #[must_use]
@@ -125,6 +193,14 @@ pub fn failure_status(code: Failure) -> EndStatus {
 mod tests {
     use super::*;
     use crate::{failure, refusal};
+
+    #[test]
+    fn only_a_run_that_is_done_has_exit_status_zero() {
+        let exits = RunEnd::ALL.map(|end| (end.word(), run_status(end).exit));
+        let expected = [("done", 0), ("declined", 3), ("refused", 3), ("not-run", 1), ("held", 5), ("failed", 1), ("evidence-broken", 6)];
+        assert_eq!(exits, expected);
+        assert!(RunEnd::ALL.is_sorted(), "the worst end is the last");
+    }
 
     /// A client that mistakes a refusal for success would act on it.
     #[test]

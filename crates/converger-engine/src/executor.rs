@@ -76,7 +76,7 @@ pub struct OperationNotice<'n> {
     pub outcome: Option<&'n Outcome>,
 }
 
-/// Why nothing was executed.
+/// Why there is no report. Nothing was sent, except after [`EngineError::ExecutorLost`].
 #[derive(Debug, Error)]
 pub enum EngineError {
     /// The journal does not accept the run, or cannot be read.
@@ -91,7 +91,7 @@ pub enum EngineError {
     /// The executor has stopped.
     #[error(transparent)]
     NotAccepting(#[from] NotAccepting),
-    /// The executor ended without an answer. The journal has the operations in flight, and the next start recovers them.
+    /// The executor ended without an answer, and may have sent changes. The journal has the operations in flight, and the next start recovers them.
     #[error(
         "the executor ended while the run was being applied; this is a defect of the program, and the next start recovers what was in flight"
     )]

@@ -17,13 +17,15 @@ use converger_store::{Batch, StoreWrite};
 
 use crate::config::ConnectionConfig;
 use crate::error::RuntimeError;
+use crate::files;
+use crate::host::Host;
 use crate::state_dir::{StateDirectory, WriteOutcome};
-use crate::{files, host};
 
 /// Compares the cluster that answers with the one that the environment stands for, or records it at first use. Nothing is sent before this, or after a
 /// refusal.
 pub(crate) async fn bind_environment(
     state: &StateDirectory,
+    host: &Host,
     environment: &EnvironmentName,
     identity: Result<ClusterIdentity, IdentityError>,
 ) -> Result<Option<Refusal>, RuntimeError> {
@@ -31,14 +33,14 @@ pub(crate) async fn bind_environment(
         Ok(cluster) => cluster,
         Err(error) => return Ok(Some(Refusal::cluster_unidentified(environment, &files::escape_hidden(&error.to_string())))),
     };
-    match state.write(Batch::from(binding(environment, cluster))).await? {
+    match state.write(Batch::from(binding(host, environment, cluster))).await? {
         WriteOutcome::Written(_) => Ok(None),
         WriteOutcome::Refused(refusal) => Ok(Some(refusal)),
     }
 }
 
-fn binding(environment: &EnvironmentName, cluster: ClusterIdentity) -> StoreWrite {
-    StoreWrite::Bind(EnvironmentBinding { environment: environment.clone(), cluster, by: host::actor().into(), at_ms: host::now_ms() })
+fn binding(host: &Host, environment: &EnvironmentName, cluster: ClusterIdentity) -> StoreWrite {
+    StoreWrite::Bind(EnvironmentBinding { environment: environment.clone(), cluster, by: host.actor.clone(), at_ms: host.now_ms() })
 }
 
 /// What an apply would refuse, if the state directory has a cluster recorded. Writes nothing (G5).
@@ -100,7 +102,7 @@ pub async fn check_guest(environment: &EnvironmentName, connection: &ConnectionC
             Seen::Unknown(cause) => notes.push(format!("{} of {environment} could not be checked: {cause}", subject(guest))),
         }
     }
-    let binding = identity.map(|cluster| binding(environment, cluster));
+    let binding = identity.map(|cluster| binding(&Host::system(), environment, cluster));
     let unread = binding.as_ref().err().map(|error| format!("cannot read the cluster's identity: {error}"));
     notes.extend(unread.map(|text| files::escape_hidden(&text)));
     GuestCheck::Checked(Checked { binding: binding.ok(), notes })

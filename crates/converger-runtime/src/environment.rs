@@ -17,21 +17,21 @@ use converger_core::failure::FailureCode;
 use converger_core::refusal::Refusal;
 use converger_engine::executor::{EngineError, RecoverySubmission, RunSignal, Unsettled};
 use converger_store::{StoreCapacity, StoreConditions};
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::cluster_identity;
 use crate::config::Config;
 use crate::error::RuntimeError;
-use crate::event::{EventSink, RunEvent};
+use crate::event::{EnvironmentEvents, EventSink, EventStream, RunEvent};
 use crate::executor::{EndpointActuator, EnvironmentActuator, EnvironmentExecutor, publish_to};
 use crate::reader::{EnvironmentReader, Observed, find_undeclared_pending};
-use crate::record::{self, RunRecord};
+use crate::record::{self, RunOrigin, RunRecord};
 use crate::report::{HeldBefore, RecoveryReport};
 use crate::run::{Run, RunContext, RunRequest};
 use crate::run_clock::RunClock;
 use crate::slow_response::SlowResponseNotice;
 use crate::state_dir::{LockOutcome, StateDirectory, StateStore, store_error};
-use crate::{cluster_identity, host};
+use crate::stop::{StopCause, StopHandle};
 
 /// An environment that this process drives until it is closed, or until the last clone is dropped and nothing is in flight.
 #[derive(Clone)]
@@ -45,7 +45,8 @@ struct OpenEnvironment {
     state: StateDirectory,
     clock: RunClock,
     slow_response: Arc<SlowResponseNotice>,
-    stop: watch::Sender<RunSignal>,
+    events: Arc<EnvironmentEvents>,
+    stop: StopHandle,
     executor: EnvironmentExecutor,
     _capacity: CapacityEvents,
 }
@@ -95,18 +96,20 @@ impl Environment {
     /// The program does not keep its contract, the environment is not configured for applying, or the lock cannot be taken.
     pub fn open(state: StateDirectory, reader: EnvironmentReader) -> Result<Opened, RuntimeError> {
         check_contract()?;
-        let (mode, clock) = (reader.approval_mode()?, RunClock::new(reader.connection()?.clock));
+        let (mode, clock) = (reader.approval_mode()?, RunClock::new(reader.connection()?.clock, reader.host().clock.clone()));
         let lock = match state.lock_environment(reader.name())? {
             LockOutcome::Taken(lock) => lock,
             LockOutcome::Refused(refusal) => return Ok(Opened::Refused(refusal)),
         };
+        let events = Arc::new(EnvironmentEvents::new(Arc::clone(reader.events())));
+        let reader = reader.with_events(Arc::clone(&events) as Arc<dyn EventSink>);
         let slow_response = Arc::new(SlowResponseNotice::new(Arc::clone(reader.events()), clock.is_real()));
-        let stop = watch::Sender::new(RunSignal::Continue);
+        let stop = StopHandle::new(Arc::clone(reader.events()));
         let limits = reader.config().at_once;
         let executor = EnvironmentExecutor::start(reader.name().clone(), &state, &clock, limits, stop.subscribe(), lock);
         let capacity = CapacityEvents::start(state.store(), Arc::clone(reader.events()));
         let settings = RwLock::new(RunSettings { reader, mode });
-        let shared = OpenEnvironment { settings, state, clock, slow_response, stop, executor, _capacity: capacity };
+        let shared = OpenEnvironment { settings, state, clock, slow_response, events, stop, executor, _capacity: capacity };
         Ok(Opened::Ready(Self { shared: Arc::new(shared) }))
     }
 
@@ -128,10 +131,16 @@ impl Environment {
         &self.shared.clock
     }
 
-    /// The stop signal of the environment: send to request a stop, subscribe to learn of one.
+    /// Requests to stop the environment.
     #[must_use]
-    pub fn stop_sender(&self) -> &watch::Sender<RunSignal> {
+    pub fn stop_handle(&self) -> &StopHandle {
         &self.shared.stop
+    }
+
+    /// All later events of the environment, for display. A slow subscriber loses events and receives [`RunEvent::Skipped`]; it never delays a run.
+    #[must_use]
+    pub fn watch(&self) -> EventStream {
+        self.shared.events.watch()
     }
 
     pub(crate) fn executor(&self) -> &EnvironmentExecutor {
@@ -158,7 +167,7 @@ impl Environment {
 
     /// `Drain` starts nothing new and waits for operations in flight. `Leave` stops waiting; the next start recovers them.
     pub fn request_stop(&self, signal: RunSignal) {
-        self.shared.stop.send_replace(signal);
+        self.shared.stop.request(signal, StopCause::Requested);
     }
 
     /// Starts nothing new of one run and waits for its operations in flight. Other runs are not affected.
@@ -212,12 +221,12 @@ impl Environment {
         let report = if recovered.operations().is_empty() { report } else { reader.observe_live(&proxmox, &selection).await? };
         let (conditions, held_before) = self.load_conditions(reader, &request, &report, &recovered).await?;
         let observed = Observed { observation: report.reading.clone(), provenance: Provenance::Live };
-        let RunRequest { desired, expected, narrowed: omission, refused, on_failure } = request;
+        let RunRequest { desired, expected, narrowed: omission, refused, on_failure, requested_by } = request;
         let planned = reader.judge(desired, observed, &conditions);
         let staleness = expected.map(|expected| expected.find_difference(planned.judged.plan(), omission)).transpose()?.flatten();
         // Record before returning: no caller sees a decision that the ledger does not have (G10).
-        let snapshot = reader.config().snapshot.clone();
-        let record = RunRecord::start(&self.shared.state, &planned.judged, snapshot, host::new_run_id()?).await?;
+        let origin = RunOrigin { run: reader.host().new_run_id()?, requested_by, host: Arc::clone(reader.host()) };
+        let record = RunRecord::start(&self.shared.state, &planned.judged, reader.config().snapshot.clone(), origin).await?;
         reader.events().publish(RunEvent::PlanRecorded { run: record.run().clone(), plan: record.plan() });
         let context = RunContext { environment: self.clone(), settings, actuator, record, recovered, held_before, on_failure };
         Ok(StartedRun::Run(Box::new(Run { context, slot, planned, staleness, refused })))
@@ -249,7 +258,7 @@ impl Environment {
         report: &ObservationReport,
     ) -> Result<SelectedEndpoint, RuntimeError> {
         let identity = proxmox.identity(report).await;
-        if let Some(refusal) = cluster_identity::bind_environment(&self.shared.state, reader.name(), identity).await? {
+        if let Some(refusal) = cluster_identity::bind_environment(&self.shared.state, reader.host(), reader.name(), identity).await? {
             return Ok(SelectedEndpoint::Refused(refusal));
         }
         let actuator = proxmox.actuator(&report.endpoint).map_err(|error| RuntimeError::failed(error.to_string()))?;
@@ -272,7 +281,7 @@ impl Environment {
         }
         let OpenEnvironment { state, clock, slow_response, executor, .. } = &*self.shared;
         let ids: Vec<_> = unsettled.histories().iter().map(|history| history.id().clone()).collect();
-        record::record_recovery(state, reader.name(), &ids).await?;
+        record::record_recovery(state, reader.name(), &ids, reader.host().now_ms()).await?;
         let events = reader.events();
         events.publish(RunEvent::RecoveryStarted { operations: ids.len() });
         let actuator = EnvironmentActuator::for_recovery(actuator, slow_response, clock);
@@ -303,8 +312,8 @@ impl Environment {
     }
 
     /// An actuator for a run that was observed over this endpoint.
-    pub(crate) fn actuator(&self, endpoint: &Arc<EndpointActuator>) -> Arc<EnvironmentActuator> {
-        EnvironmentActuator::for_apply(endpoint, &self.shared.slow_response)
+    pub(crate) fn actuator(&self, endpoint: &Arc<EndpointActuator>, run: RunId) -> Arc<EnvironmentActuator> {
+        EnvironmentActuator::for_apply(endpoint, &self.shared.slow_response, run)
     }
 
     pub(crate) fn engine_error(&self, error: EngineError) -> RuntimeError {

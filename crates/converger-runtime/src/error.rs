@@ -7,6 +7,7 @@ use converger_adapters::ObserveError;
 use converger_core::evidence::LedgerFault;
 use converger_core::failure::FailureCode;
 use converger_core::guest::EnvironmentName;
+use converger_core::status::{RunEnd, failure_status, run_status};
 use converger_engine::executor::NotAccepting;
 use thiserror::Error;
 
@@ -170,6 +171,20 @@ impl RuntimeError {
             | Self::Broken { fault, .. }
             | Self::NotAccepting { fault, .. } => Some(fault),
             Self::Observe(_) => None,
+        }
+    }
+
+    /// How a run ends because of this error.
+    #[must_use]
+    pub fn end(&self) -> RunEnd {
+        let exit = self.fault().and_then(RuntimeFault::code).map(|code| failure_status(code).exit);
+        let is_status_of = |end: RunEnd| exit == Some(run_status(end).exit);
+        if self.is_broken() || is_status_of(RunEnd::EvidenceBroken) {
+            RunEnd::EvidenceBroken
+        } else if is_status_of(RunEnd::Held) {
+            RunEnd::Held
+        } else {
+            RunEnd::Failed
         }
     }
 

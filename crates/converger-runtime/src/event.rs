@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use converger_adapters::proxmox::ObservationReport as Observation;
 use converger_core::apply::{Operation, OperationHistory, Outcome, RunId};
 use converger_core::artifact::Digest;
-use converger_core::guest::EnvironmentName;
+use converger_core::guest::{EnvironmentName, NodeName};
 use converger_engine::operation::Phase;
 use tokio::sync::mpsc;
 
-use crate::report::RecoveryReport;
+use crate::report::{RecoveryReport, RunEnd};
+use crate::stop::StopCause;
 
 /// Progress of a run.
 #[derive(Clone, Debug)]
@@ -55,17 +56,48 @@ pub enum RunEvent {
         /// The digest of the plan.
         plan: Digest,
     },
+    /// The plan is approved, and the ledger has that.
+    Admitted {
+        /// The run.
+        run: RunId,
+        /// Who confirmed the plan; if there was nothing to confirm, who requested the run.
+        by: Box<str>,
+    },
     /// An approved plan is being applied.
     ApplyStarted {
-        /// How many.
+        /// The run.
+        run: RunId,
+        /// How many steps it has.
         steps: usize,
     },
     /// An operation reached another phase.
     OperationAdvanced(OperationProgress),
     /// No response for some time. The request is still waited for, and not sent again.
-    ResponseSlow,
+    ResponseSlow {
+        /// The run; none during recovery.
+        run: Option<RunId>,
+        /// The node that should answer, if only one can.
+        node: Option<NodeName>,
+    },
     /// All operations of the plan have ended, or were left in flight.
-    ApplyEnded,
+    ApplyEnded {
+        /// The run.
+        run: RunId,
+    },
+    /// A stop was requested: nothing new is started, and operations in flight are waited for.
+    Draining {
+        /// Why.
+        cause: StopCause,
+        /// Whether changes may have been sent since the environment was opened.
+        has_sent: bool,
+    },
+    /// The run is over, and the ledger has what it decided. A run that is dropped before its admission has no such event.
+    RunEnded {
+        /// The run.
+        run: RunId,
+        /// How it ended.
+        end: RunEnd,
+    },
     /// The disk of the state directory is full: `start_run` fails until there is room, and open runs send nothing more.
     StoreFull,
     /// The state directory could be written again. The next `recover` or `start_run` settles what the full disk left in flight.
@@ -102,6 +134,32 @@ pub struct NoEvents;
 
 impl EventSink for NoEvents {
     fn publish(&self, _: RunEvent) {}
+}
+
+/// The events of one environment: for its caller in place, and for those who watch it.
+pub(crate) struct EnvironmentEvents {
+    caller: Arc<dyn EventSink>,
+    watchers: EventBus,
+}
+
+impl EnvironmentEvents {
+    /// Events are kept for a watcher that does not read.
+    const CAPACITY: usize = 1024;
+
+    pub(crate) fn new(caller: Arc<dyn EventSink>) -> Self {
+        Self { caller, watchers: EventBus::default() }
+    }
+
+    pub(crate) fn watch(&self) -> EventStream {
+        self.watchers.subscribe(Self::CAPACITY)
+    }
+}
+
+impl EventSink for EnvironmentEvents {
+    fn publish(&self, event: RunEvent) {
+        self.watchers.publish(event.clone());
+        self.caller.publish(event);
+    }
 }
 
 /// Forwards events to any number of subscribers.
@@ -179,25 +237,25 @@ mod tests {
 
     use super::*;
 
-    fn steps(event: &RunEvent) -> Result<usize, u64> {
+    fn number(event: &RunEvent) -> Result<usize, u64> {
         match event {
-            RunEvent::ApplyStarted { steps } => Ok(*steps),
+            RunEvent::RecoveryStarted { operations } => Ok(*operations),
             RunEvent::Skipped { count } => Err(*count),
             other => panic!("not published here: {other:?}"),
         }
     }
 
     fn drain(stream: &mut EventStream) -> Vec<Result<usize, u64>> {
-        std::iter::from_fn(|| stream.next().now_or_never().flatten()).map(|event| steps(&event)).collect()
+        std::iter::from_fn(|| stream.next().now_or_never().flatten()).map(|event| number(&event)).collect()
     }
 
     #[test]
     fn slow_subscriber_loses_events_and_learns_how_many_while_others_lose_none() {
         let bus = EventBus::default();
         let (mut slow, mut quick) = (bus.subscribe(2), bus.subscribe(100));
-        (0..5).for_each(|steps| bus.publish(RunEvent::ApplyStarted { steps }));
+        (0..5).for_each(|operations| bus.publish(RunEvent::RecoveryStarted { operations }));
         assert_eq!(drain(&mut slow), [Ok(0), Ok(1)]);
-        bus.publish(RunEvent::ApplyStarted { steps: 5 });
+        bus.publish(RunEvent::RecoveryStarted { operations: 5 });
         assert_eq!(drain(&mut slow), [Err(3), Ok(5)]);
         assert_eq!(drain(&mut quick), [0, 1, 2, 3, 4, 5].map(Ok));
     }
@@ -206,7 +264,7 @@ mod tests {
     fn subscriber_that_left_is_forgotten() {
         let bus = EventBus::default();
         drop(bus.subscribe(1));
-        bus.publish(RunEvent::ApplyEnded);
+        bus.publish(RunEvent::StoreFull);
         assert!(bus.lock().is_empty());
     }
 }

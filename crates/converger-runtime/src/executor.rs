@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use converger_adapters::proxmox::actuator::ProxmoxActuator;
 use converger_adapters::proxmox::client::{NodePermit, ProxmoxClient};
-use converger_core::apply::{EnvFault, EnvRequest, EnvResponse, GuestAddress};
+use converger_core::apply::{EnvFault, EnvRequest, EnvResponse, GuestAddress, RunId};
 use converger_core::guest::EnvironmentName;
 use converger_engine::executor::{Actuator, Executor, OnNotice, OperationNotice, RunSignal};
 use converger_engine::schedule::ConcurrencyLimits;
@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use crate::event::{EventSink, OperationProgress, RunEvent};
 use crate::recovery_timeout::{UnresponsiveNodes, answering_node};
 use crate::run_clock::RunClock;
-use crate::slow_response::SlowResponseNotice;
+use crate::slow_response::{RequestSource, SlowResponseNotice};
 use crate::state_dir::{StateDirectory, wait_for_task};
 
 /// Sends requests to one endpoint of a Proxmox cluster.
@@ -28,20 +28,34 @@ pub(crate) type EndpointActuator = ProxmoxActuator<ProxmoxClient>;
 pub(crate) struct EnvironmentActuator {
     endpoint: Arc<EndpointActuator>,
     slow_response: Arc<SlowResponseNotice>,
+    /// The run; none during recovery.
+    run: Option<RunId>,
     /// During recovery: nodes that get no more requests.
     unresponsive: Option<UnresponsiveNodes>,
 }
 
 impl EnvironmentActuator {
     /// An actuator for applying a plan.
-    pub(crate) fn for_apply(endpoint: &Arc<EndpointActuator>, slow_response: &Arc<SlowResponseNotice>) -> Arc<Self> {
-        Arc::new(Self { endpoint: Arc::clone(endpoint), slow_response: Arc::clone(slow_response), unresponsive: None })
+    pub(crate) fn for_apply(endpoint: &Arc<EndpointActuator>, slow_response: &Arc<SlowResponseNotice>, run: RunId) -> Arc<Self> {
+        let (endpoint, slow_response) = (Arc::clone(endpoint), Arc::clone(slow_response));
+        Arc::new(Self { endpoint, slow_response, run: Some(run), unresponsive: None })
     }
 
     /// An actuator for recovery, which gives up on a node that does not answer in time. With a lab's clock there is no such timeout.
     pub(crate) fn for_recovery(endpoint: &Arc<EndpointActuator>, slow_response: &Arc<SlowResponseNotice>, clock: &RunClock) -> Arc<Self> {
         let unresponsive = clock.is_real().then(UnresponsiveNodes::default);
-        Arc::new(Self { endpoint: Arc::clone(endpoint), slow_response: Arc::clone(slow_response), unresponsive })
+        Arc::new(Self { endpoint: Arc::clone(endpoint), slow_response: Arc::clone(slow_response), run: None, unresponsive })
+    }
+}
+
+impl EnvironmentActuator {
+    /// Where a request comes from and goes to, for a notice.
+    fn source_of(&self, request: &EnvRequest) -> RequestSource {
+        let node = match request {
+            EnvRequest::Send { address, .. } => Some(address.node.clone()),
+            other => answering_node(other),
+        };
+        RequestSource { run: self.run.clone(), node }
     }
 }
 
@@ -53,11 +67,11 @@ impl Actuator for EnvironmentActuator {
     }
 
     async fn send(&self, permit: NodePermit, request: EnvRequest) -> EnvResponse {
-        self.slow_response.watch(self.endpoint.send_with_permit(permit, &request)).await
+        self.slow_response.watch(self.source_of(&request), self.endpoint.send_with_permit(permit, &request)).await
     }
 
     async fn request(&self, request: EnvRequest) -> EnvResponse {
-        let response = self.slow_response.watch(self.endpoint.request(&request));
+        let response = self.slow_response.watch(self.source_of(&request), self.endpoint.request(&request));
         match &self.unresponsive {
             Some(nodes) => nodes.bound_response(answering_node(&request), response).await,
             None => response.await,

@@ -1,12 +1,18 @@
-//! The host of this process: its wall clock, random numbers and the acting user. No other module of this crate reads them.
+//! The host of a run: wall clock, run ids, the acting user and the identity of the machine.
+//!
+//! Runs take all of that from a [`Host`] value. The functions of this module read the host that this process runs on.
 
 use std::fs::File;
 use std::io::Read as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use converger_core::apply::RunId;
+use converger_core::apply::{BootId, RunId};
+use converger_core::policy::MachineIdentity;
 use converger_engine::clock::{Clock as _, SystemClock};
 
-use crate::error::{RuntimeError, RuntimeFault};
+use crate::error::RuntimeError;
+use crate::machine;
 
 /// The acting user and machine, for people who read the journal later.
 pub fn actor() -> String {
@@ -50,15 +56,129 @@ pub fn random() -> Result<u64, String> {
     read.map(|()| u64::from_ne_bytes(bytes)).map_err(|error| format!("cannot read a random number from /dev/urandom: {error}"))
 }
 
-/// A unique run id: the time and a random number.
+/// What a run takes from the machine and the user, passed in so that a caller controls it: wall clock, run ids, acting user, machine identity.
 ///
-/// # Errors
-/// The kernel returns no random number, or the clock is out of range.
-pub fn new_run_id() -> Result<RunId, RuntimeError> {
-    let failed = |message: String| RuntimeError::Failed(RuntimeFault::new(message));
-    let random = random().map_err(failed)?;
-    RunId::new(&format!("{:x}-{:08x}", now_ms() / 1000, random & u64::from(u32::MAX)))
-        .ok_or_else(|| failed("the clock of this machine is out of range".to_owned()))
+/// Clones share a manual clock and the count of run ids.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// The wall clock.
+    pub clock: WallClock,
+    /// The ids of new runs.
+    pub ids: RunIds,
+    /// The acting user and machine, for what this process does without a request of a person, such as binding a name to a cluster.
+    pub actor: Box<str>,
+    /// The identity of this machine, whose own guest is never stopped (G3).
+    pub machine: MachineSource,
+}
+
+impl Host {
+    /// The host that this process runs on.
+    #[must_use]
+    pub fn system() -> Self {
+        Self { clock: WallClock::System, ids: RunIds::Random, actor: actor().into(), machine: MachineSource::System }
+    }
+
+    /// Milliseconds since 1970.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
+    /// The id of a new run: the time and a number.
+    ///
+    /// # Errors
+    /// The kernel returns no random number, or the clock is out of range.
+    pub(crate) fn new_run_id(&self) -> Result<RunId, RuntimeError> {
+        let number = self.ids.next_number().map_err(RuntimeError::failed)?;
+        RunId::new(&format!("{:x}-{:08x}", self.now_ms() / 1000, number & u64::from(u32::MAX)))
+            .ok_or_else(|| RuntimeError::failed("the clock of this machine is out of range"))
+    }
+
+    pub(crate) fn machine_identity(&self) -> MachineIdentity {
+        match &self.machine {
+            MachineSource::System => machine::read_machine_identity(),
+            MachineSource::Fixed(identity) => identity.clone(),
+        }
+    }
+
+    /// The boot of this machine, if known.
+    pub(crate) fn boot(&self) -> Option<BootId> {
+        SystemClock.uptime().map(|uptime| uptime.boot)
+    }
+}
+
+/// A wall clock.
+#[derive(Clone, Debug)]
+pub enum WallClock {
+    /// The clock of this machine.
+    System,
+    /// A clock that the caller advances.
+    Manual(ManualClock),
+}
+
+impl WallClock {
+    /// Milliseconds since 1970.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        match self {
+            Self::System => now_ms(),
+            Self::Manual(clock) => clock.now_ms(),
+        }
+    }
+}
+
+/// A clock that stands still until it is advanced. Clones share the time.
+#[derive(Clone, Debug)]
+pub struct ManualClock(Arc<AtomicU64>);
+
+impl ManualClock {
+    /// A clock that shows this time, in milliseconds since 1970.
+    #[must_use]
+    pub fn new(now_ms: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(now_ms)))
+    }
+
+    /// Advances the clock.
+    pub fn advance_ms(&self, ms: u64) {
+        self.0.fetch_add(ms, Ordering::SeqCst);
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Where the ids of new runs come from.
+#[derive(Clone, Debug)]
+pub enum RunIds {
+    /// Random numbers of the kernel.
+    Random,
+    /// Consecutive numbers. They are unique only within one state directory that nothing else writes to.
+    Counted(Arc<AtomicU64>),
+}
+
+impl RunIds {
+    /// Consecutive numbers from this one on.
+    #[must_use]
+    pub fn counted_from(first: u64) -> Self {
+        Self::Counted(Arc::new(AtomicU64::new(first)))
+    }
+
+    fn next_number(&self) -> Result<u64, String> {
+        match self {
+            Self::Random => random(),
+            Self::Counted(next) => Ok(next.fetch_add(1, Ordering::SeqCst)),
+        }
+    }
+}
+
+/// Where the identity of this machine comes from.
+#[derive(Clone, Debug)]
+pub enum MachineSource {
+    /// It is read for each plan: links come and go.
+    System,
+    /// This identity.
+    Fixed(MachineIdentity),
 }
 
 #[cfg(test)]

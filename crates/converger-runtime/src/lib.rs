@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | [`config`] | Parses converger.toml into a validated `Config`; reads no secret before it is needed. | network, store |
 //! | [`files`] | Reads inputs and writes artifacts: bounded, and complete or not at all. | network, store |
-//! | [`host`] | Wall clock, run ids, the acting user. No other module reads them. | network, store |
+//! | [`host`] | `Host`: wall clock, run ids, acting user and machine identity of a run, passed in by the caller. | network, store |
 //! | [`machine`] | The birth marks of the guest that this process runs in (G3). | network, store |
 //! | [`cluster_identity`] | Compares the cluster that answers with the one that an environment stands for. | engine |
 //! | [`state_dir`] | `StateDirectory`: the open store and its witness. | adapters, engine |
@@ -18,6 +18,7 @@
 //! | [`run`] | `Run` and `ApprovedRun`: one run from plan to report. | proxmox types, SQL, files |
 //! | [`record`] | Writes what a run decided to the ledger before the caller learns of it (G10). | adapters, engine |
 //! | [`executor`] | Connects the engine to an environment; has the only `impl Actuator for`. | config, planning, witness |
+//! | [`stop`] | `StopHandle`: requests to stop, and why. | store, adapters |
 //! | [`report`] | `RunReport` and the `converger.result/1` document. Pure. | I/O, clock |
 //! | [`event`] | `RunEvent`, `EventSink` and the bounded `EventBus`. | store, adapters |
 
@@ -41,6 +42,7 @@ pub mod run;
 pub mod run_clock;
 mod slow_response;
 pub mod state_dir;
+pub mod stop;
 pub mod witness;
 
 pub use config::{Config, ConfigError};
@@ -48,8 +50,10 @@ pub use environment::{Environment, Opened, Recovered, StartedRun};
 pub use error::{RuntimeError, RuntimeFault};
 pub use event::{EventBus, EventSink, EventStream, RunEvent};
 pub use expected_plan::ExpectedPlan;
+pub use host::Host;
 pub use ledger_reader::{LedgerLocation, LedgerReader};
 pub use reader::{EnvironmentReader, ObservationSource, Observed, Planned};
-pub use report::{RecoveryReport, RunReport};
+pub use report::{RecoveryReport, RunEnd, RunReport};
 pub use run::{ApprovedRun, Question, Run, RunAdmission, RunRequest};
 pub use state_dir::{StateDirectory, StateLocation};
+pub use stop::{StopCause, StopHandle};

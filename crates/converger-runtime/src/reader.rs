@@ -23,7 +23,8 @@ use converger_store::StoreConditions;
 use crate::config::{Config, ConnectionConfig};
 use crate::error::RuntimeError;
 use crate::event::{EventSink, RunEvent};
-use crate::{cluster_identity, machine, state_dir};
+use crate::host::Host;
+use crate::{cluster_identity, state_dir};
 
 /// Where an observation comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,24 +56,61 @@ pub struct Planned {
 }
 
 /// One environment for reading. Cheap to clone.
+///
+/// It can change nothing (G5). It does not give away its connection, which an actuator can be made of:
+///
+/// ```compile_fail,E0624
+/// fn reach_actuator(reader: &converger_runtime::EnvironmentReader) {
+///     let _ = reader.connect();
+/// }
+/// ```
+///
+/// It has no actuator:
+///
+/// ```compile_fail,E0599
+/// fn reach_actuator(reader: &converger_runtime::EnvironmentReader) {
+///     let _ = reader.actuator();
+/// }
+/// ```
+///
+/// It has no store, so nothing can be written through it. An [`Environment`](crate::Environment) has one:
+///
+/// ```compile_fail,E0599
+/// fn reach_store(reader: &converger_runtime::EnvironmentReader) {
+///     let _ = reader.state();
+/// }
+/// ```
+///
+/// ```
+/// fn reach_store(environment: &converger_runtime::Environment) {
+///     let _ = environment.state().store();
+/// }
+/// ```
 #[derive(Clone)]
 pub struct EnvironmentReader {
     name: EnvironmentName,
     config: Arc<Config>,
+    host: Arc<Host>,
     events: Arc<dyn EventSink>,
 }
 
 impl EnvironmentReader {
-    /// A reader of this environment with this configuration. It reads nothing yet.
+    /// A reader of this environment with this configuration on this host. It reads nothing yet.
     #[must_use]
-    pub fn new(name: EnvironmentName, config: Arc<Config>, events: Arc<dyn EventSink>) -> Self {
-        Self { name, config, events }
+    pub fn new(name: EnvironmentName, config: Arc<Config>, host: Host, events: Arc<dyn EventSink>) -> Self {
+        Self { name, config, host: Arc::new(host), events }
     }
 
     /// The same environment and events under another configuration.
     #[must_use]
     pub(crate) fn with_config(&self, config: Arc<Config>) -> Self {
         Self { config, ..self.clone() }
+    }
+
+    /// The same environment with another receiver of its events.
+    #[must_use]
+    pub(crate) fn with_events(self, events: Arc<dyn EventSink>) -> Self {
+        Self { events, ..self }
     }
 
     /// The environment.
@@ -85,6 +123,10 @@ impl EnvironmentReader {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    pub(crate) fn host(&self) -> &Arc<Host> {
+        &self.host
     }
 
     pub(crate) fn events(&self) -> &Arc<dyn EventSink> {
@@ -148,7 +190,7 @@ impl EnvironmentReader {
     ///
     /// # Errors
     /// The environment is not configured, or its secret or certificate cannot be read.
-    pub fn connect(&self) -> Result<ProxmoxObserver, RuntimeError> {
+    pub(crate) fn connect(&self) -> Result<ProxmoxObserver, RuntimeError> {
         let settings = self.connection()?.resolve_settings(&self.name).map_err(|fault| {
             let help = format!("{} (`converger explain {}` says more)", ConnectionConfig::REMEDY, FailureCode::ClientSetup.word());
             RuntimeError::input(fault).with_code(FailureCode::ClientSetup).with_help(help)
@@ -210,7 +252,7 @@ impl EnvironmentReader {
         Ok(self.judge(desired, observed, &conditions))
     }
 
-    /// Plans on an observation and judges the plan. Pure apart from the identity of this machine.
+    /// Plans on an observation and judges the plan. Pure, if the host has a fixed machine identity.
     #[must_use]
     pub fn judge(&self, desired: Desired, observed: Observed, conditions: &StoreConditions) -> Planned {
         let config = &*self.config;
@@ -223,7 +265,7 @@ impl EnvironmentReader {
             Provenance::Live => {
                 let own_writes = own_writes(&conditions.writes, &observed.observation);
                 rules
-                    .with_machine(machine::read_machine_identity())
+                    .with_machine(self.host.machine_identity())
                     .with_grips_in(&desired.scope(), guest_blocks(conditions))
                     .with_own_writes(own_writes)
             }

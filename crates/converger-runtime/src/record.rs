@@ -4,6 +4,7 @@
 //! is written: the configuration is stored as parsed, without comments.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use converger_core::apply::{OperationEnd, OperationId, RunId, RunStart, Slug};
 use converger_core::approve::{Admission, Confirmation};
@@ -16,18 +17,26 @@ use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::plan::Verdict;
 use converger_core::refusal::{self, Refusal, RefusalReach};
 use converger_core::safety::Judged;
-use converger_engine::clock::{Clock as _, SystemClock};
 use converger_store::{Batch, StoreWrite};
 
+use crate::config;
 use crate::error::RuntimeError;
+use crate::host::Host;
 use crate::state_dir::StateDirectory;
-use crate::{config, host};
+
+/// Where a run comes from.
+#[derive(Debug)]
+pub(crate) struct RunOrigin {
+    pub(crate) run: RunId,
+    pub(crate) requested_by: Box<str>,
+    pub(crate) host: Arc<Host>,
+}
 
 /// A run that the ledger has.
 #[derive(Debug)]
 pub struct RunRecord {
     state: StateDirectory,
-    run: RunId,
+    origin: RunOrigin,
     decision: Decision,
     /// Refusal codes of the plan and its judgement that concern the whole run.
     refused: BTreeSet<refusal::RefusalCode>,
@@ -45,9 +54,10 @@ pub(crate) async fn record_recovery(
     state: &StateDirectory,
     environment: &EnvironmentName,
     operations: &[OperationId],
+    at_ms: u64,
 ) -> Result<(), RuntimeError> {
     let entry = |some: &[OperationId]| {
-        StoreWrite::decision(LedgerEntry::Recovery { environment: environment.clone(), operations: some.into(), at_ms: host::now_ms() })
+        StoreWrite::decision(LedgerEntry::Recovery { environment: environment.clone(), operations: some.into(), at_ms })
     };
     state.commit(Batch::new(operations.chunks(OPERATIONS_MAX).map(entry).collect())).await
 }
@@ -71,20 +81,20 @@ impl RunRecord {
     ///
     /// # Errors
     /// The journal cannot be written.
-    pub(crate) async fn start(state: &StateDirectory, judged: &Judged, config: Vec<u8>, run: RunId) -> Result<Self, RuntimeError> {
+    pub(crate) async fn start(state: &StateDirectory, judged: &Judged, config: Vec<u8>, origin: RunOrigin) -> Result<Self, RuntimeError> {
         let failed = |error: std::io::Error| RuntimeError::failed(format!("cannot encode the inputs of the run: {error}"));
         let DecisionRecord { inputs, plan, judgement, blobs } =
             record_decision(judged, env!("CARGO_PKG_VERSION"), config).map_err(failed)?;
-        let (environment, at_ms) = (judged.plan().desired().environment().clone(), host::now_ms());
-        let boot = SystemClock.uptime().map(|uptime| uptime.boot);
-        let started = RunStart { id: run.clone(), environment, plan, by: host::actor().into(), at_ms, boot };
+        let (environment, at_ms) = (judged.plan().desired().environment().clone(), origin.host.now_ms());
+        let (run, by, boot) = (origin.run.clone(), origin.requested_by.clone(), origin.host.boot());
+        let started = RunStart { id: run.clone(), environment, plan, by, at_ms, boot };
         let mut writes: Vec<StoreWrite> = blobs.iter().cloned().map(StoreWrite::blob).collect();
         writes.push(StoreWrite::RunStarted { run: started, inputs: Box::new(inputs.clone()) });
-        writes.push(StoreWrite::decision(LedgerEntry::PlanMade { run: run.clone(), plan, judgement, at_ms }));
+        writes.push(StoreWrite::decision(LedgerEntry::PlanMade { run, plan, judgement, at_ms }));
         let blobs = blobs.into_iter().map(|bytes| (Digest::of_bytes(&bytes), bytes)).collect();
         let refused = plan_refusals(judged).filter(|(guest, _)| guest.is_none()).map(|(_, refusal)| refusal.code()).collect();
         let decision = Decision { inputs, plan, judgement };
-        let mut record = Self { state: state.clone(), run, decision, refused, refusals: Vec::new(), blobs };
+        let mut record = Self { state: state.clone(), origin, decision, refused, refusals: Vec::new(), blobs };
         writes.extend(plan_refusals(judged).map(|(guest, refusal)| record.note_refusal(guest, refusal, at_ms)));
         record.write(writes).await?;
         Ok(record)
@@ -93,7 +103,17 @@ impl RunRecord {
     /// The run.
     #[must_use]
     pub fn run(&self) -> &RunId {
-        &self.run
+        &self.origin.run
+    }
+
+    /// Who requested it.
+    #[must_use]
+    pub fn requested_by(&self) -> &str {
+        &self.origin.requested_by
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.origin.host.now_ms()
     }
 
     /// The digest of its plan.
@@ -113,7 +133,7 @@ impl RunRecord {
     /// # Errors
     /// The journal cannot be written.
     pub(crate) async fn write_refusals(&mut self, refusals: &[Refusal]) -> Result<(), RuntimeError> {
-        let at_ms = host::now_ms();
+        let at_ms = self.now_ms();
         let writes = refusals.iter().map(|refusal| self.note_refusal(None, refusal, at_ms)).collect();
         self.write(writes).await
     }
@@ -127,10 +147,11 @@ impl RunRecord {
     /// The journal cannot be written, or the evidence leads to another decision.
     pub(crate) async fn write_admission(&mut self, admission: &Admission, causes: &[Refusal]) -> Result<(), RuntimeError> {
         let failed = |error: std::io::Error| RuntimeError::failed(format!("cannot encode the evidence of the admission: {error}"));
-        let bundle =
-            AdmissionBundle::new(&host::actor(), self.decision.clone(), admission.clone(), causes).to_canonical_json().map_err(failed)?;
+        let bundle = AdmissionBundle::new(&self.origin.requested_by, self.decision.clone(), admission.clone(), causes)
+            .to_canonical_json()
+            .map_err(failed)?;
         let answer = check_admissibility(&bundle, |digest| self.blobs.get(&digest).cloned(), config::parse_config_snapshot);
-        let (run, plan, at_ms) = (self.run.clone(), self.decision.plan, admission.now_ms);
+        let (run, plan, at_ms) = (self.origin.run.clone(), self.decision.plan, admission.now_ms);
         let mut writes: Vec<StoreWrite> = self.approval(&admission.confirmation, at_ms).into_iter().collect();
         let is_new = |refusal: &&Refusal| refusal.code().entry().reach == RefusalReach::Run && !self.refused.contains(&refusal.code());
         let new: Vec<&Refusal> = causes.iter().filter(is_new).collect();
@@ -160,19 +181,19 @@ impl RunRecord {
             // The admission decides whether it is the digest of this plan.
             Confirmation::FullDigest { by, digest } => (by, "digest", *digest, [].as_slice()),
         };
-        let (run, by, how, names) = (self.run.clone(), by.clone(), word(how), names.into());
+        let (run, by, how, names) = (self.origin.run.clone(), by.clone(), word(how), names.into());
         Some(StoreWrite::decision(LedgerEntry::Approved { run, plan, by, how, names, at_ms }))
     }
 
     /// Records that the run ends without sending anything. A run whose end cannot be recorded has still ended.
     pub(crate) async fn end_without_sending(&self, end: OperationEnd) {
-        let end_write = StoreWrite::RunEnded { id: self.run.clone(), end, at_ms: host::now_ms() };
+        let end_write = StoreWrite::RunEnded { id: self.origin.run.clone(), end, at_ms: self.now_ms() };
         let _ = self.state.commit(Batch::from(end_write)).await;
     }
 
     fn note_refusal(&mut self, guest: Option<Vmid>, refusal: &Refusal, at_ms: u64) -> StoreWrite {
         self.refusals.push((guest, refusal.clone()));
-        StoreWrite::decision(LedgerEntry::from_refusal(self.run.clone(), guest, refusal, at_ms))
+        StoreWrite::decision(LedgerEntry::from_refusal(self.origin.run.clone(), guest, refusal, at_ms))
     }
 
     /// Writes in as few transactions as possible; earlier writes become durable first.

@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use converger_core::apply::{OperationEnd, OperationId, RunId, write_outcome};
+use converger_core::apply::{OperationId, RunId, write_outcome};
 use converger_core::artifact::Digest;
 use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::refusal::Refusal;
 use converger_core::timestamp;
-use converger_engine::executor::{ExecutionReport, OperationReport, worst_end};
+use converger_engine::executor::{ExecutionReport, OperationReport};
 use converger_engine::schedule::ConcurrencyLimits;
 use serde_json::{Value as Json, json};
 
 use crate::error::RuntimeError;
 use crate::run::RunContext;
+
+pub use converger_core::status::RunEnd;
 
 /// The schema id of the document.
 pub const RESULT_SCHEMA: &str = "converger.result/1";
@@ -65,7 +67,7 @@ pub struct RunReport {
     pub recovered: RecoveryReport,
     /// All refusals, of a guest or of the whole run.
     pub refusals: Vec<(Option<Vmid>, Refusal)>,
-    /// The operations of the plan.
+    /// The operations of the plan. If the executor was lost: those that the journal has.
     pub operations: ExecutionReport,
     /// How many refused guests were left out.
     pub left_out: u64,
@@ -73,29 +75,36 @@ pub struct RunReport {
     pub held_before: HeldBefore,
     /// Why the admission refused the plan, if it did.
     pub causes: Vec<Refusal>,
-    /// Why nothing was sent, if an error prevented it.
+    /// The error that ended the run. Nothing was sent, unless the report has operations.
     pub error: Option<RuntimeError>,
-    end: OperationEnd,
+    /// Whether the witness has what the run recorded.
+    pub attested: Result<(), RuntimeError>,
+    /// What the admission decided: `Done` if it approved the plan.
+    admission_end: RunEnd,
 }
 
 impl RunReport {
     /// The report of a run whose plan was applied.
     pub(crate) fn for_applied(context: &RunContext, operations: ExecutionReport, left_out: u64) -> Self {
-        let end = operations.end();
-        Self { operations, left_out, ..Self::without_operations(context, end) }
+        Self { operations, left_out, ..Self::without_operations(context) }
     }
 
     /// The report of a run that was refused or declined.
-    pub(crate) fn for_refused(context: &RunContext, end: OperationEnd, causes: Vec<Refusal>) -> Self {
-        Self { causes, ..Self::without_operations(context, end) }
+    pub(crate) fn for_refused(context: &RunContext, admission_end: RunEnd, causes: Vec<Refusal>) -> Self {
+        Self { causes, admission_end, ..Self::without_operations(context) }
     }
 
     /// The report of a run that an error ended before it sent anything.
     pub(crate) fn for_error(context: &RunContext, error: RuntimeError) -> Self {
-        Self { error: Some(error), ..Self::without_operations(context, OperationEnd::Failed) }
+        Self { error: Some(error), ..Self::without_operations(context) }
     }
 
-    fn without_operations(context: &RunContext, end: OperationEnd) -> Self {
+    /// The report of a run whose executor was lost: changes may have been sent, and the next start recovers operations in flight.
+    pub(crate) fn for_lost_executor(context: &RunContext, operations: ExecutionReport, error: RuntimeError) -> Self {
+        Self { operations, error: Some(error), ..Self::without_operations(context) }
+    }
+
+    fn without_operations(context: &RunContext) -> Self {
         let RunContext { settings, record, recovered, held_before, .. } = context;
         Self {
             environment: settings.reader.name().clone(),
@@ -109,21 +118,18 @@ impl RunReport {
             held_before: *held_before,
             causes: Vec::new(),
             error: None,
-            end,
+            attested: Ok(()),
+            admission_end: RunEnd::Done,
         }
     }
 
-    /// How the run itself ended.
+    /// How the run ended: the worst of its operations, its refusals, its errors, its evidence, and of what is still held in its scope.
     #[must_use]
-    pub fn run_end(&self) -> OperationEnd {
-        self.end
-    }
-
-    /// The worse of how the run ended and of what is still held, in this order: failed, held, refused, not run, done.
-    #[must_use]
-    pub fn end(&self) -> OperationEnd {
-        let held = if self.held_before == HeldBefore::InScope { OperationEnd::Held } else { OperationEnd::Done };
-        worst_end([self.end, held].into_iter())
+    pub fn end(&self) -> RunEnd {
+        let left_out = (self.left_out > 0).then_some(RunEnd::Refused);
+        let held = (self.held_before == HeldBefore::InScope).then_some(RunEnd::Held);
+        let errors = self.error.iter().chain(self.attested.as_ref().err()).map(RuntimeError::end);
+        errors.chain([self.admission_end]).chain(left_out).chain(held).fold(self.operations.end().into(), RunEnd::max)
     }
 
     /// The document, as `result.json` has it.
@@ -135,7 +141,7 @@ impl RunReport {
             "recovered": self.recovered.operations().iter().map(operation_row).collect::<Vec<_>>(),
             "refused": self.refusals.iter().map(refusal).collect::<Vec<_>>(),
             "steps": self.operations.operations().iter().map(operation_row).collect::<Vec<_>>(),
-            "end": self.end.word(), "left_out": self.left_out,
+            "end": self.end().word(), "left_out": self.left_out,
             "at_once": { "overall": self.at_once.overall, "per_node": self.at_once.per_node },
         })
     }

@@ -4,28 +4,29 @@
 
 use std::sync::Arc;
 
-use converger_core::apply::{OperationEnd, OperationId};
+use converger_core::apply::{OperationEnd, OperationHistory, OperationId};
 use converger_core::approve::{
     Admission, Admitted, ApprovalMode, ApprovedPlan, Confirmation, RefusedGuestPolicy, admit, guests_to_stop, objections,
 };
 use converger_core::artifact::GuestOmission;
 use converger_core::desired::Desired;
+use converger_core::failure::FailureCode;
 use converger_core::guest::Vmid;
 use converger_core::plan::Verdict;
 use converger_core::refusal::Refusal;
 use converger_core::safety::{Judged, SafePlan};
 use converger_engine::executor::{EngineError, ExecutionReport, RunOptions, RunSlot, RunSubmission};
 use converger_engine::schedule::OnFailure;
+use converger_store::{LIST_MAX, OperationFilter, StoreError, StoreReader as _};
 
 use crate::environment::{Environment, RunSettings};
 use crate::error::RuntimeError;
 use crate::event::RunEvent;
 use crate::executor::{EndpointActuator, publish_to};
 use crate::expected_plan::ExpectedPlan;
-use crate::host;
 use crate::reader::Planned;
 use crate::record::RunRecord;
-use crate::report::{HeldBefore, RecoveryReport, RunReport};
+use crate::report::{HeldBefore, RecoveryReport, RunEnd, RunReport};
 use crate::state_dir::wait_for_task;
 
 /// What to do, and how.
@@ -41,6 +42,8 @@ pub struct RunRequest {
     pub refused: RefusedGuestPolicy,
     /// What a failed operation means for the others.
     pub on_failure: OnFailure,
+    /// Who requests the run, for the record.
+    pub requested_by: Box<str>,
 }
 
 /// What every stage of one run needs.
@@ -128,6 +131,12 @@ impl Run {
         self.context.settings.mode
     }
 
+    /// Who requests the run.
+    #[must_use]
+    pub fn requested_by(&self) -> &str {
+        self.context.record.requested_by()
+    }
+
     /// Where operations of earlier runs are held.
     #[must_use]
     pub fn held_before(&self) -> HeldBefore {
@@ -166,7 +175,7 @@ impl Run {
             confirmation,
             refused: self.refused,
             // Read the clock now: the confirmation may have taken an hour, and the observation may be too old.
-            now_ms: host::now_ms(),
+            now_ms: self.context.settings.reader.host().now_ms(),
             age_secs_max: Admission::AGE_SECS_MAX,
         }
     }
@@ -174,20 +183,27 @@ impl Run {
     /// Decides whether the plan may be applied, and records the decision with its evidence.
     pub async fn admit(self, confirmation: Confirmation) -> RunAdmission {
         let admission = self.admission(confirmation);
-        let is_declined = matches!(admission.confirmation, Confirmation::Declined { .. });
-        let end = if is_declined { OperationEnd::NotRun } else { OperationEnd::Refused };
         let Self { mut context, slot, planned, staleness, .. } = self;
-        match decide(&mut context.record, staleness, planned.judged, &admission).await {
-            (Admitted::Approved(plan), Ok(())) => RunAdmission::Approved(ApprovedRun { context, slot, plan }),
+        let report = match decide(&mut context.record, staleness, planned.judged, &admission).await {
+            (Admitted::Approved(plan), Ok(())) => {
+                let by = confirmed_by(&admission.confirmation).unwrap_or(context.record.requested_by()).into();
+                context.publish(RunEvent::Admitted { run: context.record.run().clone(), by });
+                return RunAdmission::Approved(ApprovedRun { context, slot, plan });
+            }
             (Admitted::Refused(causes), Ok(())) => {
-                context.record.end_without_sending(end).await;
-                RunAdmission::Ended(RunReport::for_refused(&context, end, causes))
+                let (recorded, end) = match admission.confirmation {
+                    Confirmation::Declined { .. } => (OperationEnd::NotRun, RunEnd::Declined),
+                    _ => (OperationEnd::Refused, RunEnd::Refused),
+                };
+                context.record.end_without_sending(recorded).await;
+                RunReport::for_refused(&context, end, causes)
             }
             (_, Err(error)) => {
                 context.record.end_without_sending(OperationEnd::Failed).await;
-                RunAdmission::Ended(RunReport::for_error(&context, error))
+                RunReport::for_error(&context, error)
             }
-        }
+        };
+        RunAdmission::Ended(context.finish(report).await)
     }
 }
 
@@ -232,41 +248,100 @@ impl ApprovedRun {
         // Attest before sending: a state directory restored from an older copy must not be able to hide this run (decision 0020).
         if let Err(error) = context.environment.attest_ledger().await {
             context.record.end_without_sending(OperationEnd::Failed).await;
-            return RunReport::for_error(&context, error);
+            return context.publish_end(RunReport::for_error(&context, error));
         }
         let left_out = count_refused(&plan);
-        match context.execute(slot, plan).await {
+        let report = match context.execute(slot, plan).await {
             Ok(report) => RunReport::for_applied(&context, report, left_out),
+            // Changes may have been sent: the run gets no end, as after a crash, and the next start recovers its operations.
+            Err(EngineError::ExecutorLost) => context.report_lost_executor().await,
             Err(error) => {
                 if matches!(error, EngineError::NotAccepting(_)) {
                     context.record.end_without_sending(OperationEnd::Failed).await;
                 }
                 RunReport::for_error(&context, context.environment.engine_error(error))
             }
-        }
+        };
+        context.finish(report).await
     }
 }
 
 impl RunContext {
+    fn publish(&self, event: RunEvent) {
+        self.settings.reader.events().publish(event);
+    }
+
+    /// Publishes how the run ended.
+    fn publish_end(&self, report: RunReport) -> RunReport {
+        self.publish(RunEvent::RunEnded { run: report.run.clone(), end: report.end() });
+        report
+    }
+
+    /// Attests what the run recorded, and publishes how it ended.
+    async fn finish(&self, mut report: RunReport) -> RunReport {
+        report.attested = self.environment.attest_ledger().await;
+        self.publish_end(report)
+    }
+
+    /// The operations of the run that the journal has, in the order of the plan.
+    async fn load_operations(&self) -> Result<Vec<OperationHistory>, StoreError> {
+        let (mut found, mut before) = (Vec::new(), None);
+        loop {
+            let filter = OperationFilter { run: Some(self.record.run().clone()), before, ..OperationFilter::default() };
+            let page = self.environment.state().store().operations(filter, LIST_MAX).await?;
+            let is_last = page.len() < LIST_MAX as usize;
+            before = page.last().map(|history| history.id().clone());
+            found.extend(page);
+            if is_last {
+                found.sort_by_key(|history| history.operation.position);
+                return Ok(found);
+            }
+        }
+    }
+
+    /// The report of a run whose executor was lost, with the operations that the journal has.
+    async fn report_lost_executor(&self) -> RunReport {
+        let name = self.settings.reader.name();
+        let loaded = self.load_operations().await;
+        let cause = loaded.as_ref().err().map(|error| format!("; the journal could not be read either: {error}")).unwrap_or_default();
+        let message = format!(
+            "the executor of environment `{name}` ended while run `{}` was being applied, and operations may be in flight; this is a defect \
+             of the program{cause}",
+            self.record.run().as_str()
+        );
+        let help = format!("apply again: it recovers them before anything else; `converger ops list {name}` shows them");
+        let error = RuntimeError::failed(message).with_code(FailureCode::RunLeft).with_help(help);
+        RunReport::for_lost_executor(self, ExecutionReport::from_journal(loaded.unwrap_or_default()), error)
+    }
+
     /// Submits the plan to the executor and waits for all its operations.
     async fn execute(&self, slot: RunSlot, plan: ApprovedPlan) -> Result<ExecutionReport, EngineError> {
         let Self { environment, settings, actuator, record, on_failure, .. } = self;
         let events = settings.reader.events();
-        events.publish(RunEvent::ApplyStarted { steps: count_steps(&plan) });
         let run = record.run().clone();
+        environment.stop_handle().note_sending();
+        events.publish(RunEvent::ApplyStarted { run: run.clone(), steps: count_steps(&plan) });
         let prefix = run.as_str().to_owned();
         let submission = RunSubmission {
             // INVARIANT: the plan is moved, so it cannot be applied twice (G13).
             plan,
-            run,
+            run: run.clone(),
             ids: Box::new(move |number| OperationId::new(&format!("{prefix}-{number}"))),
-            actuator: environment.actuator(actuator),
+            actuator: environment.actuator(actuator, run.clone()),
             options: RunOptions { on_failure: *on_failure, patience: settings.reader.config().patience },
             on_notice: publish_to(events, false),
         };
         let applied = environment.executor().submit(slot, submission).wait().await;
-        events.publish(RunEvent::ApplyEnded);
+        events.publish(RunEvent::ApplyEnded { run });
         applied
+    }
+}
+
+/// Who confirmed, if anyone did.
+fn confirmed_by(confirmation: &Confirmation) -> Option<&str> {
+    match confirmation {
+        Confirmation::None | Confirmation::Declined { .. } => None,
+        Confirmation::Typed { by, .. } | Confirmation::FullDigest { by, .. } => Some(by),
     }
 }
 

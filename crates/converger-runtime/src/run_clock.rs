@@ -11,11 +11,13 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::config;
+use crate::host::WallClock;
 
 /// The clock of one environment. Clones share the elapsed time.
 #[derive(Clone, Debug)]
 pub struct RunClock {
     clock: config::ClockSetting,
+    wall: WallClock,
     /// When the clock was created.
     began: Instant,
     /// The sum of all waits with a lab's clock, none of which really waits.
@@ -23,10 +25,10 @@ pub struct RunClock {
 }
 
 impl RunClock {
-    /// A clock that starts now.
+    /// A clock that starts now, with this wall clock.
     #[must_use]
-    pub fn new(clock: config::ClockSetting) -> Self {
-        Self { clock, began: Instant::now(), passed_ms: Arc::new(watch::Sender::new(0)) }
+    pub fn new(clock: config::ClockSetting, wall: WallClock) -> Self {
+        Self { clock, wall, began: Instant::now(), passed_ms: Arc::new(watch::Sender::new(0)) }
     }
 
     /// Whether waits take real time.
@@ -52,7 +54,7 @@ impl RunClock {
 
 impl Clock for RunClock {
     fn now_ms(&self) -> u64 {
-        SystemClock.now_ms()
+        self.wall.now_ms()
     }
 
     fn monotonic_ms(&self) -> u64 {

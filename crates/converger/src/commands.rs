@@ -35,7 +35,7 @@ use converger_core::failure::FailureCode;
 use converger_core::observe::Scoped;
 use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
-use converger_core::status;
+use converger_core::status::{self, RunEnd};
 use converger_runtime::config::ConfigFaults;
 use converger_runtime::{Planned, state_dir, witness};
 use tokio::runtime::{Builder, Runtime};
@@ -199,6 +199,8 @@ impl CommandError {
         if let Some(code) = code.into() {
             self.status = ExitStatus::from_exit_number(status::failure_status(code).exit);
             self.code = Some(code.word());
+            // A failure stays an error where an operation is held because of it.
+            self.label = self.label.or(Some("error"));
         }
         self
     }
@@ -208,11 +210,9 @@ impl CommandError {
         self
     }
 
-    /// The same where another operation is held: that outweighs a refusal.
-    pub(crate) fn or_held(mut self, other: ExitStatus) -> Self {
-        if self.status == ExitStatus::Refused && other == ExitStatus::Held {
-            self.status = ExitStatus::Held;
-        }
+    /// The same as the reason why a run ended, which decides the exit status.
+    pub(crate) fn with_end(mut self, end: RunEnd) -> Self {
+        self.status = end.into();
         self
     }
 

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use converger_core::audit::AuditConclusion;
+use converger_core::status::{RunEnd, run_status};
 
 /// How a command ends. Done, refused and failed never mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +59,12 @@ impl ExitStatus {
             Self::Held => 5,
             Self::Broken => 6,
         }
+    }
+}
+
+impl From<RunEnd> for ExitStatus {
+    fn from(end: RunEnd) -> Self {
+        Self::from_exit_number(run_status(end).exit)
     }
 }
 

@@ -114,7 +114,7 @@ impl PendingReport {
     /// The report, once all operations of the submission have ended.
     ///
     /// # Errors
-    /// Nothing was executed.
+    /// There is no report. Nothing was sent, except after [`EngineError::ExecutorLost`].
     pub async fn wait(self) -> Result<ExecutionReport, EngineError> {
         self.report.await.unwrap_or(Err(EngineError::ExecutorLost))
     }

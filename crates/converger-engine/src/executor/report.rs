@@ -1,6 +1,6 @@
 //! The report of a run: each operation with its outcome, in the order of the plan.
 
-use converger_core::apply::{Evidence, Findings, Operation, OperationEnd, Outcome, ReleaseCondition, TaskId};
+use converger_core::apply::{Evidence, Findings, Operation, OperationEnd, OperationHistory, Outcome, ReleaseCondition, TaskId};
 use converger_core::failure::FailureCode;
 
 use super::worst_end;
@@ -36,6 +36,13 @@ impl ExecutionReport {
         Self { operations: reported }
     }
 
+    /// The operations of a run as the journal has them, for a run whose executor was lost. Operations without an end are in flight; operations
+    /// without an intent are missing.
+    #[must_use]
+    pub fn from_journal(histories: Vec<OperationHistory>) -> Self {
+        Self { operations: histories.into_iter().map(OperationReport::from_history).collect() }
+    }
+
     /// All operations: recovered ones first, then those of the plan in its order.
     #[must_use]
     pub fn operations(&self) -> &[OperationReport] {
@@ -62,6 +69,20 @@ impl OperationReport {
             ended_ms,
         }
     }
+
+    fn from_history(history: OperationHistory) -> Self {
+        let OperationHistory { operation, at_ms, task, ended, .. } = history;
+        let task = task.map(|(task, _)| task);
+        let ended_ms = ended.as_ref().map(|(_, at_ms)| *at_ms);
+        let outcome = ended.map_or_else(|| in_flight_outcome(task.as_ref()), |(outcome, _)| outcome);
+        Self { operation: *operation, outcome, task, is_recorded: ended_ms.is_some(), is_recovered: false, began_ms: Some(at_ms), ended_ms }
+    }
+}
+
+/// The outcome of an operation that is in flight and that this process no longer waits for.
+fn in_flight_outcome(task: Option<&TaskId>) -> Outcome {
+    let evidence = task.map_or_else(Evidence::default, |task| Evidence::default().with("task", task.as_str()));
+    Outcome::new_held(FailureCode::RunLeft, ReleaseCondition::Reading, Findings { evidence, ..Findings::default() })
 }
 
 /// The outcome of an operation that had not ended, or not started, when the process stopped waiting.
@@ -69,9 +90,6 @@ fn interrupted_outcome(state: &OperationState) -> Outcome {
     match state.phase() {
         // A recovered operation was started by an earlier process.
         Phase::Waiting if !state.is_recovered() => Outcome::new_not_run(FailureCode::RunStopped, Evidence::default()),
-        _ => {
-            let evidence = state.task().map_or_else(Evidence::default, |task| Evidence::default().with("task", task.as_str()));
-            Outcome::new_held(FailureCode::RunLeft, ReleaseCondition::Reading, Findings { evidence, ..Findings::default() })
-        }
+        _ => in_flight_outcome(state.task()),
     }
 }

@@ -11,7 +11,7 @@ use converger_core::document::Notation;
 use converger_core::guest::EnvironmentName;
 use converger_lab::WorldSpec;
 use converger_lab::server::{ClockMode, LabCertificates, LabServer, ServerOptions, SharedWorld};
-use converger_runtime::{Config, Environment, EnvironmentReader, EventBus, EventSink, Opened, StateDirectory, StateLocation, config};
+use converger_runtime::{Config, Environment, EnvironmentReader, EventBus, EventSink, Host, Opened, StateDirectory, StateLocation, config};
 use converger_store::StoreSettings;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -102,7 +102,12 @@ impl Stage {
     }
 
     pub(crate) fn open(&self, state: &StateDirectory) -> Opened {
-        let reader = EnvironmentReader::new(lab_name(), self.config(&[]), Arc::clone(&self.events) as Arc<dyn EventSink>);
+        self.open_on(state, Host::system(), Arc::clone(&self.events) as Arc<dyn EventSink>)
+    }
+
+    /// The environment on another host, or with another receiver of its events.
+    pub(crate) fn open_on(&self, state: &StateDirectory, host: Host, events: Arc<dyn EventSink>) -> Opened {
+        let reader = EnvironmentReader::new(lab_name(), self.config(&[]), host, events);
         Environment::open(state.clone(), reader).expect("it can be opened")
     }
 

@@ -1,9 +1,12 @@
 //! Several runs in one open environment, against a lab over HTTPS: what a dropped future, a stop and too many runs mean.
 
+mod events;
 mod full_disk;
+mod hosts;
 mod lab;
 mod recovery;
 mod reload;
+mod run_ends;
 
 use std::pin::pin;
 
@@ -16,7 +19,7 @@ use converger_engine::schedule::OnFailure;
 use converger_runtime::environment::StartedRun;
 use converger_runtime::report::HeldBefore;
 use converger_runtime::{
-    ApprovedRun, Environment, EventStream, Opened, Run, RunAdmission, RunEvent, RunRequest, RuntimeError, StateDirectory,
+    ApprovedRun, Environment, EventStream, Opened, Run, RunAdmission, RunEnd, RunEvent, RunRequest, RuntimeError, StateDirectory,
 };
 use converger_store::StoreReader as _;
 use futures_util::future::{Either, select};
@@ -30,10 +33,19 @@ fn block<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
 }
 
+fn run_request(guests: &str) -> RunRequest {
+    RunRequest {
+        desired: declared(guests),
+        expected: None,
+        narrowed: GuestOmission::Forbidden,
+        refused: RefusedGuestPolicy::StopRun,
+        on_failure: OnFailure::Continue,
+        requested_by: "bob".into(),
+    }
+}
+
 async fn start_run(environment: &Environment, guests: &str) -> Result<Run, RuntimeError> {
-    let (refused, on_failure) = (RefusedGuestPolicy::StopRun, OnFailure::Continue);
-    let request = RunRequest { desired: declared(guests), expected: None, narrowed: GuestOmission::Forbidden, refused, on_failure };
-    match environment.start_run(request).await? {
+    match environment.start_run(run_request(guests)).await? {
         StartedRun::Run(run) => Ok(*run),
         StartedRun::Refused(refusal) => panic!("the lab is the cluster that the name stands for: {refusal:?}"),
     }
@@ -99,12 +111,12 @@ fn dropped_apply_future_cancels_nothing_keeps_the_lock_and_its_run_ends_in_the_j
         let report = run.apply().await;
         assert_eq!(
             (shown(&report.operations), report.end(), report.held_before),
-            (vec!["102 done".to_owned()], OperationEnd::Done, HeldBefore::Nowhere)
+            (vec!["102 done".to_owned()], RunEnd::Done, HeldBefore::Nowhere)
         );
         assert_eq!((end_of(&state, first.clone()).await, end_of(&state, second).await), (None, Some(OperationEnd::Done)));
         drop(environment);
         assert!(matches!(stage.open(&state), Opened::Refused(_)), "an operation is in flight");
-        let apply_ended = |event: &RunEvent| matches!(event, RunEvent::ApplyEnded).then_some(());
+        let apply_ended = |event: &RunEvent| matches!(event, RunEvent::ApplyEnded { .. }).then_some(());
         wait_for(&mut events, apply_ended).await;
         stage.pass(200_000).await;
         wait_for(&mut events, apply_ended).await;
@@ -169,7 +181,7 @@ fn run_that_was_open_at_a_stop_is_not_run_and_after_the_close_refused_and_its_en
         let (second, other, _) = approved_run(&environment, &mut events, CORES_102).await;
         environment.request_stop(RunSignal::Drain);
         let report = first.apply().await;
-        assert_eq!((shown(&report.operations), report.run_end()), (vec!["101 not-run run-stopped".to_owned()], OperationEnd::NotRun));
+        assert_eq!((shown(&report.operations), report.end()), (vec!["101 not-run run-stopped".to_owned()], RunEnd::NotRun));
         environment.close().await.expect("there is no witness");
         let report = second.apply().await;
         let error = report.error.as_ref().expect("it is refused");

@@ -51,7 +51,7 @@ fn recovery_skips_operations_that_this_process_executes_and_sends_nothing_for_th
         assert_eq!(recover(&environment).await, RecoveryReport::default());
         stage.pass(200_000).await;
         assert_eq!(shown(&apply.await.operations), ["101 done"]);
-        let ((), passed) = wait_for(&mut events, |event| matches!(event, RunEvent::ApplyEnded).then_some(())).await;
+        let ((), passed) = wait_for(&mut events, |event| matches!(event, RunEvent::ApplyEnded { .. }).then_some(())).await;
         let is_recovery = |event: &RunEvent| matches!(event, RunEvent::RecoveryStarted { .. } | RunEvent::ObservationStarted { .. });
         assert!(!passed.iter().any(is_recovery), "{passed:?}");
         assert_eq!(end_of(&state, id).await, Some(OperationEnd::Done));

@@ -10,7 +10,6 @@ mod stop;
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-use converger_core::apply::OperationEnd as RunEnd;
 use converger_core::approve::{Confirmation, RefusedGuestPolicy};
 use converger_core::artifact::GuestOmission;
 use converger_core::refusal::Refusal;
@@ -19,7 +18,6 @@ use converger_engine::schedule::OnFailure;
 use converger_runtime::environment::StartedRun;
 use converger_runtime::environment::check_contract;
 use converger_runtime::reader::unconfigured_error;
-use converger_runtime::report::HeldBefore;
 use converger_runtime::{
     Environment, EnvironmentReader, ExpectedPlan, Opened, Planned, Question, Run, RunAdmission, RunReport, RunRequest,
 };
@@ -30,7 +28,7 @@ use super::{CommandError, finish_output};
 use crate::cli::ApplyArgs;
 use crate::exit_status::ExitStatus;
 use crate::render::ReportOptions;
-use crate::{line_wrap, render, verbosity};
+use crate::{host, line_wrap, render, verbosity};
 use confirmation::Answer;
 use next_steps::NextSteps;
 
@@ -65,12 +63,15 @@ pub(super) async fn apply(arguments: &ApplyArgs) -> Result<ExitStatus, CommandEr
         narrowed: if arguments.filter.only.is_empty() { GuestOmission::Forbidden } else { GuestOmission::Allowed },
         refused: if arguments.partial { RefusedGuestPolicy::LeaveOut } else { RefusedGuestPolicy::StopRun },
         on_failure: if arguments.fail_fast { OnFailure::Stop } else { OnFailure::Continue },
+        requested_by: host::actor().into(),
     };
     let run_result = run(arguments, &environment, request).await;
     // Close after an error too: recovery may have written entries that the witness must learn of.
     match (run_result, environment.close().await.map_err(CommandError::from)) {
         (Ok(end), attested) => attested.map(|()| end),
         (Err(stop), Ok(())) => Err(stop),
+        // The run has reported the same fault of the witness.
+        (Err(stop), Err(attested)) if stop.message_text() == attested.message_text() => Err(stop),
         // Both errors are shown; the worse one decides the exit status.
         (Err(stop), Err(attested)) => Err(attested.report_earlier(stop)),
     }
@@ -97,76 +98,58 @@ async fn run(arguments: &ApplyArgs, environment: &Environment, request: RunReque
         StartedRun::Run(run) => *run,
         StartedRun::Refused(refusal) => return Err(CommandError::refusal_error(&refusal)),
     };
-    // A held guest outweighs a refusal: the outcome of its operation is unknown.
-    let refused = if run.held_before() == HeldBefore::InScope { ExitStatus::Held } else { ExitStatus::Refused };
     if run.staleness().is_some() {
-        return end_stale(arguments, run, refused).await;
+        return end_stale(arguments, run).await;
     }
     show_plan(arguments, &run)?;
     if let Some(stop) = blocked_by_refused(&run, arguments) {
-        return end_without_asking(arguments, run, Some(stop), refused).await;
+        return end_without_asking(arguments, run, Some(stop)).await;
     }
     let steps = match &run.planned().judged {
         Judged::Safe(safe) => NextSteps::for_plan(arguments, safe, run.mode())?,
-        Judged::Refused(_) => return end_without_asking(arguments, run, None, refused).await,
+        Judged::Refused(_) => return end_without_asking(arguments, run, None).await,
     };
     if !arguments.json && !verbosity::is_quiet() && run.question() != Question::Refused {
         print(&steps.digest_line())?;
     }
     let Answer { confirmation, declined } = confirmation::request_confirmation(arguments, &run, environment).await?;
     match run.admit(confirmation).await {
-        RunAdmission::Approved(run) => finish(arguments, run.apply().await, refused),
+        RunAdmission::Approved(run) => finish(arguments, run.apply().await),
         RunAdmission::Ended(report) => {
             if report.error.is_none() && declined.is_none() {
                 let text: String = report.causes.iter().map(render::render_refusal).collect();
                 let _ = write!(anstream::stderr(), "\n{}", line_wrap::wrap_for_stderr(&format!("{text}{}", steps.after(&report.causes))));
             }
             result::write_not_sent(arguments, &report)?;
-            if let Some(error) = report.error {
-                return Err(CommandError::from(error).or_held(refused));
-            }
-            if let Some(stop) = declined {
-                return Err(stop.or_held(refused));
-            }
-            Ok(refused)
+            conclude(report, declined)
         }
     }
 }
 
 /// Ends a run whose plan is not the expected one. Only the difference is shown.
-async fn end_stale(arguments: &ApplyArgs, run: Run, refused: ExitStatus) -> Result<ExitStatus, CommandError> {
+async fn end_stale(arguments: &ApplyArgs, run: Run) -> Result<ExitStatus, CommandError> {
     match run.admit(Confirmation::None).await {
         RunAdmission::Approved(_) => {
             Err(CommandError::failure("a plan that differs from the expected one was approved; this is a defect of the program"))
         }
         RunAdmission::Ended(report) => {
             result::write_not_sent(arguments, &report)?;
-            let stop = match (report.error, report.causes.first()) {
-                (Some(error), _) => error.into(),
-                (None, Some(stale)) => CommandError::refusal_error(stale),
-                (None, None) => CommandError::uncoded_refusal_error("the plan differs from the expected one"),
+            let stop = match report.causes.first() {
+                Some(stale) => CommandError::refusal_error(stale),
+                None => CommandError::uncoded_refusal_error("the plan differs from the expected one"),
             };
-            Err(stop.or_held(refused))
+            conclude(report, Some(stop))
         }
     }
 }
 
 /// Ends a run that no confirmation could approve, and records that.
-async fn end_without_asking(
-    arguments: &ApplyArgs,
-    run: Run,
-    stop: Option<CommandError>,
-    refused: ExitStatus,
-) -> Result<ExitStatus, CommandError> {
+async fn end_without_asking(arguments: &ApplyArgs, run: Run, stop: Option<CommandError>) -> Result<ExitStatus, CommandError> {
     match run.admit(Confirmation::None).await {
         RunAdmission::Approved(_) => Err(CommandError::failure("a refused plan was approved; this is a defect of the program")),
         RunAdmission::Ended(report) => {
             result::write_not_sent(arguments, &report)?;
-            match (report.error, stop) {
-                (Some(error), _) => Err(CommandError::from(error).or_held(refused)),
-                (None, Some(stop)) => Err(stop.or_held(refused)),
-                (None, None) => Ok(refused),
-            }
+            conclude(report, stop)
         }
     }
 }
@@ -203,29 +186,23 @@ fn show_plan(arguments: &ApplyArgs, run: &Run) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn finish(arguments: &ApplyArgs, report: RunReport, refused: ExitStatus) -> Result<ExitStatus, CommandError> {
-    if report.error.is_some() {
+fn finish(arguments: &ApplyArgs, report: RunReport) -> Result<ExitStatus, CommandError> {
+    if report.error.is_some() && report.operations.operations().is_empty() {
         let _ = result::write_not_sent(arguments, &report);
     } else {
         result::write_applied(arguments, &report)?;
     }
-    let (end, left_out) = (report.end(), report.left_out);
-    if let Some(error) = report.error {
-        return Err(CommandError::from(error).or_held(refused));
-    }
-    // Guests that were left out are refused, however the others ended.
-    match end {
-        RunEnd::Done if left_out > 0 => Ok(ExitStatus::Refused),
-        end => Ok(exit_end(end)),
-    }
+    conclude(report, None)
 }
 
-fn exit_end(end: RunEnd) -> ExitStatus {
-    match end {
-        RunEnd::Done => ExitStatus::Done,
-        RunEnd::Failed | RunEnd::NotRun => ExitStatus::Failed,
-        RunEnd::Refused => ExitStatus::Refused,
-        RunEnd::Held => ExitStatus::Held,
+/// The exit status of a run, or why it ended: its own error or else this one, and a fault of the witness. Earlier errors are reported here.
+fn conclude(report: RunReport, stop: Option<CommandError>) -> Result<ExitStatus, CommandError> {
+    let end = report.end();
+    let stop = report.error.map(CommandError::from).or(stop);
+    let unattested = report.attested.err().map(CommandError::from);
+    match stop.into_iter().chain(unattested).reduce(|first, second| second.report_earlier(first)) {
+        Some(last) => Err(last.with_end(end)),
+        None => Ok(end.into()),
     }
 }
 

@@ -28,7 +28,6 @@ struct Shown {
     on_observed: Option<Box<dyn FnOnce() + Send>>,
     /// Whether recovered operations are printed on standard output.
     prints_recovered: bool,
-    is_applying: bool,
 }
 
 impl Display {
@@ -47,11 +46,6 @@ impl Display {
     /// Registers a function to call after the first observation.
     pub(super) fn on_observed(&self, call: impl FnOnce() + Send + 'static) {
         self.lock().on_observed = Some(Box::new(call));
-    }
-
-    /// Whether changes may have been sent.
-    pub(super) fn is_applying(&self) -> bool {
-        self.lock().is_applying
     }
 
     fn lock(&self) -> MutexGuard<'_, Shown> {
@@ -101,24 +95,22 @@ impl EventSink for Display {
                     let _ = write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&text));
                 }
             }
-            RunEvent::ApplyStarted { steps } => {
-                shown.is_applying = true;
-                shown.board = Some(ProgressBoard::new(BoardSubject::Steps, steps));
-            }
+            RunEvent::ApplyStarted { steps, .. } => shown.board = Some(ProgressBoard::new(BoardSubject::Steps, steps)),
             RunEvent::OperationAdvanced(progress) => {
                 if let Some(board) = &shown.board {
                     board.show_progress(&progress);
                 }
             }
-            RunEvent::ApplyEnded => shown.board = None,
-            RunEvent::ResponseSlow => {
+            RunEvent::ApplyEnded { .. } => shown.board = None,
+            RunEvent::ResponseSlow { .. } => {
                 drop(shown);
                 if !verbosity::is_quiet() {
                     drop(mention(SLOW_RESPONSE));
                 }
             }
-            // The error of the run says that the disk is full.
-            RunEvent::StoreFull | RunEvent::StoreWritable | RunEvent::PlanRecorded { .. } | RunEvent::Skipped { .. } => {}
+            // The error of the run says that the disk is full, and `stop` shows that it stops.
+            RunEvent::StoreFull | RunEvent::StoreWritable | RunEvent::Draining { .. } => {}
+            RunEvent::PlanRecorded { .. } | RunEvent::Admitted { .. } | RunEvent::RunEnded { .. } | RunEvent::Skipped { .. } => {}
         }
     }
 }

@@ -14,7 +14,9 @@ use converger_core::failure::FailureCode;
 use converger_core::guest::EnvironmentName;
 use converger_runtime::expected_plan::ExpectedPlanError;
 use converger_runtime::reader::{configuration_example, unconfigured_error};
-use converger_runtime::{Config, EnvironmentReader, ObservationSource, Observed, Planned, RuntimeError, StateDirectory, StateLocation};
+use converger_runtime::{
+    Config, EnvironmentReader, Host, ObservationSource, Observed, Planned, RuntimeError, StateDirectory, StateLocation,
+};
 
 use super::CommandError;
 use super::display::Display;
@@ -46,7 +48,7 @@ impl RunInputs {
 }
 
 pub(super) fn open_reader(environment: EnvironmentName, config: Config, display: &Arc<Display>) -> EnvironmentReader {
-    EnvironmentReader::new(environment, Arc::new(config), Arc::clone(display) as _)
+    EnvironmentReader::new(environment, Arc::new(config), Host::system(), Arc::clone(display) as _)
 }
 
 fn narrow(desired: &Desired, only: &GuestSelection) -> Result<Desired, CommandError> {

@@ -19,7 +19,7 @@ use super::super::{CommandError, inputs};
 use super::next_steps;
 use crate::cli::ApplyArgs;
 use crate::render::{self, apply_style, quote_untrusted};
-use crate::{files, host, progress};
+use crate::{files, progress};
 
 /// Checks that `--confirm` has a full digest, before anything is read.
 pub(super) fn check_digest(arguments: &ApplyArgs) -> Result<(), CommandError> {
@@ -63,7 +63,7 @@ impl Answer {
 
 /// The confirmation by `--confirm`, or by the person at the terminal. There is none without a digest and without a terminal.
 pub(super) async fn request_confirmation(arguments: &ApplyArgs, run: &Run, environment: &Environment) -> Result<Answer, CommandError> {
-    let by: Box<str> = host::actor().into();
+    let by: Box<str> = run.requested_by().into();
     if let Some(digest) = parse_digest(arguments)? {
         return Ok(Answer::new(Confirmation::FullDigest { by, digest }));
     }
@@ -71,7 +71,7 @@ pub(super) async fn request_confirmation(arguments: &ApplyArgs, run: &Run, envir
     if !has_terminal() {
         return Ok(Answer::new(Confirmation::None));
     }
-    let person = ConfirmationPrompt { signal: environment.stop_sender().subscribe() };
+    let person = ConfirmationPrompt { signal: environment.stop_handle().subscribe() };
     match person.ask(&format!("{} [yes/no] ", apply_style(render::BOLD, question_text(&left_out)))).await?.as_deref() {
         Some("yes") => {}
         Some(_) => return Ok(Answer::declined(by, "the answer was not `yes`; nothing was sent".to_owned())),

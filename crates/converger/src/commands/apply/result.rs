@@ -8,7 +8,7 @@ use converger_core::apply::OperationEnd;
 use converger_core::guest::EnvironmentName;
 use converger_engine::executor::{ExecutionReport, OperationReport};
 use converger_runtime::report::{HeldBefore, RESULT_SCHEMA};
-use converger_runtime::{RecoveryReport, RunReport};
+use converger_runtime::{RecoveryReport, RunEnd, RunReport};
 use serde_json::Value as Json;
 
 use super::super::CommandError;
@@ -65,8 +65,7 @@ fn render_result(run: &RunReport) -> String {
     if !not_done.is_empty() {
         let _ = write!(text, "\n{not_done}");
     }
-    let is_success = report.end() == OperationEnd::Done && run.left_out == 0 && run.held_before != HeldBefore::InScope;
-    let style = if is_success { render::GREEN } else { render::RED };
+    let style = if run.end() == RunEnd::Done { render::GREEN } else { render::RED };
     let _ = writeln!(text, "\n{}", apply_style(style.bold(), describe_result(run)));
     text
 }

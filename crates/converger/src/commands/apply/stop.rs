@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use converger_engine::executor::RunSignal;
-use converger_runtime::Environment;
 use converger_runtime::run_clock::RunClock;
+use converger_runtime::{Environment, StopCause, StopHandle};
 use futures_util::future::{Either, select};
 use tokio::sync::watch;
 
@@ -26,30 +26,23 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Handles signals from the first observation on. Before that a signal ends the process, which has neither written nor sent anything.
 pub(super) fn listen_once_observed(environment: &Environment, display: &Arc<Display>, timeout: Option<u64>) {
-    let (sender, clock) = (environment.stop_sender().clone(), environment.clock().clone());
-    let own = Arc::clone(display);
+    let (stop_handle, clock) = (environment.stop_handle().clone(), environment.clock().clone());
     display.on_observed(move || {
         // Without signal handlers the run continues: a signal then ends the process, and the journal makes that safe.
-        if let Err(stop) = listen(sender, clock, timeout, own) {
+        if let Err(stop) = listen(stop_handle, clock, timeout) {
             let _ = writeln!(anstream::stderr(), "{}", stop.message_text());
         }
     });
 }
 
-fn listen(sender: watch::Sender<RunSignal>, clock: RunClock, timeout: Option<u64>, display: Arc<Display>) -> Result<(), CommandError> {
+fn listen(stop_handle: StopHandle, clock: RunClock, timeout: Option<u64>) -> Result<(), CommandError> {
     let signals = StopSignals::listen()?;
-    start_watchdog(sender.subscribe())?;
-    tokio::spawn(forward_stop_requests(signals, sender, timeout, clock, display));
+    start_watchdog(stop_handle.subscribe())?;
+    tokio::spawn(forward_stop_requests(signals, stop_handle, timeout, clock));
     Ok(())
 }
 
-async fn forward_stop_requests(
-    mut signals: StopSignals,
-    sender: watch::Sender<RunSignal>,
-    timeout: Option<u64>,
-    clock: RunClock,
-    display: Arc<Display>,
-) {
+async fn forward_stop_requests(mut signals: StopSignals, stop_handle: StopHandle, timeout: Option<u64>, clock: RunClock) {
     let is_late = match timeout {
         Some(seconds) => matches!(select(pin!(clock.after(seconds)), pin!(signals.next())).await, Either::Left(_)),
         None => {
@@ -58,15 +51,15 @@ async fn forward_stop_requests(
         }
     };
     // Request before message: the terminal may accept no output.
-    let _ = sender.send(RunSignal::Drain);
-    show_and_wait(match (is_late, display.is_applying()) {
+    stop_handle.request(RunSignal::Drain, if is_late { StopCause::Timeout } else { StopCause::Signal });
+    show_and_wait(match (is_late, stop_handle.has_sent()) {
         (true, true) => "timeout reached: starting nothing new, waiting for operations in flight (Ctrl-C exits at once)",
         (true, false) => "timeout reached: nothing was sent, and nothing will be",
         (false, true) => "stopping: starting nothing new, waiting for operations in flight (Ctrl-C again exits at once)",
         (false, false) => "stopping: nothing was sent, and nothing will be (Ctrl-C again exits at once)",
     });
     signals.next().await;
-    let _ = sender.send(RunSignal::Leave);
+    stop_handle.request(RunSignal::Leave, StopCause::Signal);
 }
 
 /// Starts a thread that ends the process a while after the second request, or after a second signal that the runtime did not handle, whatever the

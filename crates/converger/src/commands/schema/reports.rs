@@ -7,6 +7,7 @@ use converger_core::failure::TABLE as FAILURES;
 use converger_core::guest::GuestKind;
 use converger_core::normalize::Field;
 use converger_core::refusal::TABLE as CODES;
+use converger_core::status::RunEnd;
 use serde_json::{Value as Json, json};
 
 use super::{
@@ -60,7 +61,7 @@ pub(super) fn result() -> Json {
         &["at_once", "end", "environment", "left_out", "plan", "recovered", "refused", "run", "schema", "steps"],
         json!({
             "at_once": object(&["overall", "per_node"], json!({ "overall": count(), "per_node": count() })),
-            "end": enumeration(&OperationEnd::ALL.map(OperationEnd::word)), "environment": text(), "left_out": count(), "plan": digest(), "recovered": list(step.clone()),
+            "end": enumeration(&RunEnd::ALL.map(RunEnd::word)), "environment": text(), "left_out": count(), "plan": digest(), "recovered": list(step.clone()),
             "refused": list(object(&["guest", "refusal"], json!({ "guest": or_null(vmid()), "refusal": refusal() }))), "run": text(),
             "schema": { "const": "converger.result/1" }, "steps": list(step),
         }),
