@@ -47,6 +47,9 @@ pub struct Config {
     pub circumstances: Circumstances,
     /// How the environment is reached, if the file says so.
     pub connection: Option<ConnectionConfig>,
+    /// Another environment of the file that may be the same cluster, and the address or cluster name that they share. It is no proof: two clusters may
+    /// share both.
+    pub same_cluster: Option<(EnvironmentName, String)>,
     /// The state directory, if the file names one.
     pub state: Option<PathBuf>,
     /// The file on other storage that keeps the last checkpoint of the ledger, if the file names one.
@@ -60,12 +63,56 @@ pub struct Config {
 /// # Errors
 /// The file cannot be read, has faults, or has no section for the environment.
 pub fn load(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, ConfigError> {
-    let Some(path) = find_config_path(named) else { return Ok(built_in_config()) };
-    let (text, file) = read_config_file(&path)?;
-    if !file.environments.is_empty() && !file.environments.contains_key(environment) {
-        return Err(environment_missing(&path, environment, &file));
+    ConfigSource::read(named)?.into_config(environment)
+}
+
+/// The file with the configuration, read once: the names of its environments and the configuration of one of them come from the same text.
+pub struct ConfigSource {
+    /// The file; `None` where there is none.
+    file: Option<ReadConfigFile>,
+}
+
+/// A file that was read.
+struct ReadConfigFile {
+    path: PathBuf,
+    text: String,
+    file: ConfigFile,
+}
+
+impl ConfigSource {
+    /// Reads the named file, or converger.toml if it exists.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has faults.
+    pub fn read(named: Option<&Path>) -> Result<Self, ConfigError> {
+        let Some(path) = find_config_path(named) else { return Ok(Self { file: None }) };
+        let (text, file) = read_config_file(&path)?;
+        Ok(Self { file: Some(ReadConfigFile { path, text, file }) })
     }
-    parse_config(&text, file, environment, &path).map_err(|fault| invalid_config(&path, &text, fault.into()))
+
+    /// The file, if there is one.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(|read| read.path.as_path())
+    }
+
+    /// The names of all environments of the file; none where there is no file.
+    #[must_use]
+    pub fn environment_names(&self) -> Vec<&EnvironmentName> {
+        self.file.iter().flat_map(|read| read.file.environments.keys()).collect()
+    }
+
+    /// The configuration of one environment; the built-in rules and limits where there is no file.
+    ///
+    /// # Errors
+    /// The file has no section for the environment, or the section has faults.
+    pub fn into_config(self, environment: &EnvironmentName) -> Result<Config, ConfigError> {
+        let Some(ReadConfigFile { path, text, file }) = self.file else { return Ok(built_in_config()) };
+        if !file.environments.is_empty() && !file.environments.contains_key(environment) {
+            return Err(environment_missing(&path, environment, &file));
+        }
+        parse_config(&text, file, environment, &path).map_err(|fault| invalid_config(&path, &text, fault.into()))
+    }
 }
 
 /// All environments of a file that can be reached.
@@ -105,15 +152,6 @@ pub fn load_environments(named: Option<&Path>) -> Result<ConfiguredEnvironments,
     let (_, file) = read_config_file(&path)?;
     let (state, witness) = (file.state.clone(), file.witness.clone());
     Ok(ConfiguredEnvironments { origin: files::display_path(&path), connections: file.into_connections(), state, witness })
-}
-
-/// The names of all environments of the named file, or of converger.toml; none where there is no file.
-///
-/// # Errors
-/// The file cannot be read, or has faults.
-pub fn load_environment_names(named: Option<&Path>) -> Result<Vec<EnvironmentName>, ConfigError> {
-    let Some(path) = find_config_path(named) else { return Ok(Vec::new()) };
-    Ok(read_config_file(&path)?.1.environments.into_keys().collect())
 }
 
 /// The files and directories that a configuration names. A file with faults names none: they end the command later.
@@ -182,6 +220,7 @@ fn built_in_config() -> Config {
         patience: Patience::default(),
         circumstances: Circumstances::default(),
         connection: None,
+        same_cluster: None,
         state: None,
         witness: None,
         snapshot: serde_json::json!({ "limits": limits_json(Limits::default()) }).to_string().into_bytes(),
@@ -202,6 +241,7 @@ fn parse_config(text: &str, file: ConfigFile, environment: &EnvironmentName, pat
     }
     let default = Patience::default();
     let patience = Patience { task_ms: task_ms.unwrap_or(default.task_ms), ..default };
+    let same_cluster = connection::find_same_cluster(environment, &connections).map(|(other, shared)| (other.clone(), shared));
     let connection = connections.remove(environment);
     Ok(Config {
         origin,
@@ -211,6 +251,7 @@ fn parse_config(text: &str, file: ConfigFile, environment: &EnvironmentName, pat
         patience: connection.iter().fold(patience, |patience, connection| patience.with_response_timeout(connection.response_ms_max())),
         circumstances,
         connection,
+        same_cluster,
         state,
         witness,
         snapshot: snapshot_json(text, environment, limits)?,
@@ -272,9 +313,7 @@ mod tests {
                 format!("[environments.{name}]\ntoken = \"a@pve!{name}\"\nsecret = {{ env = \"NO_{name}_SECRET\" }}\n{rest}\n")
             };
             let text = table("lab", lab) + &table("other", other);
-            assert!(check(&text).is_ok(), "{text}");
-            let connections = ConfigFile::parse(&text, Path::new("room")).unwrap_or_else(|faults| panic!("{faults:?}")).into_connections();
-            let shared = connection::find_same_cluster(&lab_name(), &connections);
+            let shared = check(&text).unwrap_or_else(|faults| panic!("{text}: {faults}")).same_cluster;
             shared.map(|(other, shared)| format!("{other} has {shared}"))
         };
         let (one, pinned) = ("url = \"https://pve1\"", "cluster = \"home\"");

@@ -114,7 +114,7 @@ impl Stage {
     }
 }
 
-fn lab_name() -> EnvironmentName {
+pub(crate) fn lab_name() -> EnvironmentName {
     EnvironmentName::new("lab").expect("a name")
 }
 

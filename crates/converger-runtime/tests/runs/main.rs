@@ -1,9 +1,11 @@
 //! Several runs in one open environment, against a lab over HTTPS: what a dropped future, a stop and too many runs mean.
 
 mod full_disk;
+mod holds;
 mod lab;
 mod recovery;
 mod reload;
+mod state_writes;
 
 use std::pin::pin;
 

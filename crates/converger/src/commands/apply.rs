@@ -34,7 +34,7 @@ use crate::{line_wrap, render, verbosity};
 use confirmation::Answer;
 use next_steps::NextSteps;
 
-pub(super) use progress_board::{BoardSubject, IN_FLIGHT, ProgressBoard};
+pub(super) use progress_board::{BoardSubject, ProgressBoard};
 pub(super) use result::recovered_text;
 pub(super) use stop::mention;
 
@@ -84,7 +84,7 @@ async fn show_recorded(arguments: &ApplyArgs) -> Result<ExitStatus, CommandError
 }
 
 async fn open(reader: EnvironmentReader) -> Result<Environment, CommandError> {
-    let state = inputs::open_state_of(reader.config()).await?;
+    let state = inputs::open_state(reader.config()).await?;
     match Environment::open(state, reader)? {
         Opened::Ready(environment) => Ok(environment),
         Opened::Refused(refusal) => Err(CommandError::refusal_error(&refusal)),

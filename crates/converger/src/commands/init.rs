@@ -13,7 +13,8 @@ use converger_core::guest::EnvironmentName;
 use converger_core::refusal::Refusal;
 use serde_json::{Value as Json, json};
 
-use super::{CommandError, finish_output, inputs};
+use super::inputs::{self, TargetEnvironment};
+use super::{CommandError, finish_output};
 use crate::cli::{InitArgs, select_guests};
 use crate::exit_status::ExitStatus;
 use crate::files::Replaces;
@@ -21,10 +22,10 @@ use crate::render::{self, apply_style, count_with_noun, quote_untrusted};
 use crate::{files, line_wrap, output};
 
 pub(super) async fn init(arguments: &InitArgs) -> Result<ExitStatus, CommandError> {
-    let environment = inputs::select_environment(arguments.environment.as_deref(), arguments.observation.config.as_deref())?;
+    let TargetEnvironment { name: environment, config } =
+        inputs::select_environment(arguments.environment.as_deref(), arguments.observation.config.as_deref())?;
     let out = select_output(arguments)?;
     let selection = select_guests(&arguments.vmid);
-    let config = inputs::load_config(arguments.observation.config.as_deref(), &environment)?;
     let observation = inputs::observe(&arguments.observation, config, &environment, &selection).await?.observation;
     let scope = selection.resolve(observation.candidate_ids());
     if scope.ids().is_empty() {

@@ -14,7 +14,9 @@ use converger_core::failure::FailureCode;
 use converger_core::guest::EnvironmentName;
 use converger_runtime::expected_plan::ExpectedPlanError;
 use converger_runtime::reader::{configuration_example, unconfigured_error};
-use converger_runtime::{Config, EnvironmentReader, ObservationSource, Observed, Planned, RuntimeError, StateDirectory, StateLocation};
+use converger_runtime::{
+    Config, ConfigError, ConfigSource, EnvironmentReader, ObservationSource, Observed, Planned, RuntimeError, StateDirectory, StateLocation,
+};
 
 use super::CommandError;
 use super::display::Display;
@@ -125,21 +127,21 @@ fn observation_source(observation_arguments: &ObservationArgs) -> Result<Observa
 }
 
 pub(super) fn load_config(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, CommandError> {
-    config::load(named, environment).map_err(|error| match error.code {
+    config::load(named, environment).map_err(|error| unusable_config_error(error, environment))
+}
+
+fn unusable_config_error(error: ConfigError, environment: &EnvironmentName) -> CommandError {
+    match error.code {
         FailureCode::EnvironmentUnconfigured => {
             let help = format!("correct the name of the environment, or {}", configuration_example(environment.as_str()));
             CommandError::input_error(error.text).with_code(error.code).with_help(help)
         }
         _ => RuntimeError::from(error).into(),
-    })
+    }
 }
 
-/// Opens the state directory that converger.toml names, for writing.
-pub(super) async fn open_state(config: Option<&Path>, environment: &EnvironmentName) -> Result<StateDirectory, CommandError> {
-    open_state_of(&load_config(config, environment)?).await
-}
-
-pub(super) async fn open_state_of(config: &Config) -> Result<StateDirectory, CommandError> {
+/// Opens the state directory that the configuration names, for writing.
+pub(super) async fn open_state(config: &Config) -> Result<StateDirectory, CommandError> {
     Ok(StateDirectory::open(&StateLocation::from_config(config)?, fatal::end_process()).await?)
 }
 
@@ -173,42 +175,67 @@ pub(super) fn read_plan_file<T>(path: &Path, parse: impl Fn(&[u8]) -> Result<T, 
     })
 }
 
-/// The environment of `--environment`, or the only one that is configured, which is printed.
-pub(super) fn select_environment(named: Option<&str>, config: Option<&Path>) -> Result<EnvironmentName, CommandError> {
-    if let Some(name) = named {
-        return parse_environment(name);
+/// An environment and its configuration, which is read once per command.
+pub(super) struct TargetEnvironment {
+    pub(super) name: EnvironmentName,
+    pub(super) config: Config,
+}
+
+impl TargetEnvironment {
+    fn new(name: EnvironmentName, source: ConfigSource) -> Result<Self, CommandError> {
+        let config = source.into_config(&name).map_err(|error| unusable_config_error(error, &name))?;
+        Ok(Self { name, config })
     }
-    let only = only_environment(config, "name the environment with `--environment NAME`")?;
+}
+
+/// The environment of `--environment`, or the only one that is configured, which is printed.
+pub(super) fn select_environment(named: Option<&str>, config: Option<&Path>) -> Result<TargetEnvironment, CommandError> {
+    if let Some(name) = named {
+        return load_environment(name, config);
+    }
+    let source = read_config(config)?;
+    let only = only_environment(&source, "name the environment with `--environment NAME`")?;
     let _ = writeln!(anstream::stderr(), "environment: {only} (the only one that is configured)");
-    Ok(only)
+    TargetEnvironment::new(only, source)
 }
 
 /// The named environment, or the only one that is configured.
-pub(super) fn resolve_environment(target: &EnvironmentArgs) -> Result<EnvironmentName, CommandError> {
-    let Some(name) = &target.environment else {
-        return only_environment(target.config.as_deref(), "name it before the other arguments, such as `converger ops list NAME`");
-    };
-    parse_environment(name)
+pub(super) fn resolve_environment(target: &EnvironmentArgs) -> Result<TargetEnvironment, CommandError> {
+    if let Some(name) = &target.environment {
+        return load_environment(name, target.config.as_deref());
+    }
+    let source = read_config(target.config.as_deref())?;
+    let only = only_environment(&source, "name it before the other arguments, such as `converger ops list NAME`")?;
+    TargetEnvironment::new(only, source)
+}
+
+fn load_environment(name: &str, config: Option<&Path>) -> Result<TargetEnvironment, CommandError> {
+    let name = parse_environment(name)?;
+    let config = load_config(config, &name)?;
+    Ok(TargetEnvironment { name, config })
+}
+
+fn read_config(named: Option<&Path>) -> Result<ConfigSource, CommandError> {
+    Ok(ConfigSource::read(named).map_err(RuntimeError::from)?)
 }
 
 /// The only environment of converger.toml. With several, the error lists them; `help` says how to name one.
-pub(super) fn only_environment(config: Option<&Path>, help: &str) -> Result<EnvironmentName, CommandError> {
-    let Some(path) = config::find_config_path(config) else {
+fn only_environment(source: &ConfigSource, help: &str) -> Result<EnvironmentName, CommandError> {
+    let Some(path) = source.path() else {
         let stop = CommandError::input_error("no environment is named, and there is no converger.toml in this directory");
         return Err(stop
             .with_code(FailureCode::EnvironmentUnconfigured)
             .with_help(format!("{help}; or name the file with `--config FILE`")));
     };
-    let names = config::load_environment_names(config).map_err(RuntimeError::from)?;
-    let file = files::display_path(&path);
-    match names.as_slice() {
-        [only] => Ok(only.clone()),
+    let file = files::display_path(path);
+    match source.environment_names().as_slice() {
+        [only] => Ok((*only).clone()),
         [] => {
             let stop = CommandError::input_error(format!("{file} has no environment")).with_code(FailureCode::EnvironmentUnconfigured);
             Err(stop.with_help(configuration_example("lab")))
         }
         several => {
-            let all: Vec<&str> = several.iter().map(EnvironmentName::as_str).collect();
+            let all: Vec<&str> = several.iter().map(|name| name.as_str()).collect();
             Err(CommandError::input_error(format!("no environment is named, and {file} has {}: {}", all.len(), all.join(", ")))
                 .with_help(help))
         }

@@ -19,7 +19,7 @@ use converger_core::failure::FailureCode;
 use converger_ledger::{Checkpoint, NoteSigner};
 use converger_runtime::ledger_reader::{self, entry_out_of_range_error, parse_entry_at};
 use converger_runtime::state_dir::run_blocking;
-use converger_runtime::{LedgerLocation, StateDirectory, StateLocation, ledger_key, witness};
+use converger_runtime::{Author, LedgerLocation, StateDirectory, StateLocation, ledger_key, witness};
 use converger_store::StoreError;
 use converger_store::StoreReader as _;
 use serde_json::{Value as Json, json};
@@ -265,7 +265,7 @@ async fn run_resync(resyncing: &ResyncArgs) -> Result<ExitStatus, CommandError> 
     location.check_exists()?;
     let size = {
         let (state, witness) = (StateDirectory::open_unwitnessed(&state_location(&location), fatal::end_process())?, witness.to_owned());
-        run_blocking(move || witness::resync(&state, &witness, &reason)).await?
+        run_blocking(move || witness::resync(&state, &witness, reason, Author::of_process())).await?
     };
     let directory = files::display_path(&location.directory);
     let text = format!(
