@@ -63,55 +63,79 @@ pub struct Config {
 /// # Errors
 /// The file cannot be read, has faults, or has no section for the environment.
 pub fn load(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, ConfigError> {
-    ConfigSource::read(named)?.into_config(environment)
+    ConfigSource::read(named).config(environment)
 }
 
-/// The file with the configuration, read once: the names of its environments and the configuration of one of them come from the same text.
+/// The file with the configuration, read once: everything that a command takes from it comes from the same text. A file that cannot be read or has
+/// faults is an error when something is taken from it.
 pub struct ConfigSource {
-    /// The file; `None` where there is none.
-    file: Option<ReadConfigFile>,
+    /// The file and what it says; `None` where there is no file.
+    file: Option<(PathBuf, Result<ParsedConfigText, ConfigError>)>,
 }
 
-/// A file that was read.
-struct ReadConfigFile {
-    path: PathBuf,
+/// The text of a file, and what it says.
+struct ParsedConfigText {
     text: String,
     file: ConfigFile,
 }
 
 impl ConfigSource {
     /// Reads the named file, or converger.toml if it exists.
-    ///
-    /// # Errors
-    /// The file cannot be read, or has faults.
-    pub fn read(named: Option<&Path>) -> Result<Self, ConfigError> {
-        let Some(path) = find_config_path(named) else { return Ok(Self { file: None }) };
-        let (text, file) = read_config_file(&path)?;
-        Ok(Self { file: Some(ReadConfigFile { path, text, file }) })
+    #[must_use]
+    pub fn read(named: Option<&Path>) -> Self {
+        Self { file: find_config_path(named).map(|path| (path.clone(), read_config_file(&path))) }
     }
 
     /// The file, if there is one.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
-        self.file.as_ref().map(|read| read.path.as_path())
+        self.file.as_ref().map(|(path, _)| path.as_path())
+    }
+
+    fn contents(&self) -> Result<Option<(&Path, &ParsedConfigText)>, ConfigError> {
+        let Some((path, contents)) = &self.file else { return Ok(None) };
+        Ok(Some((path, contents.as_ref().map_err(Clone::clone)?)))
     }
 
     /// The names of all environments of the file; none where there is no file.
-    #[must_use]
-    pub fn environment_names(&self) -> Vec<&EnvironmentName> {
-        self.file.iter().flat_map(|read| read.file.environments.keys()).collect()
+    ///
+    /// # Errors
+    /// The file cannot be read, or has faults.
+    pub fn environment_names(&self) -> Result<Vec<&EnvironmentName>, ConfigError> {
+        Ok(self.contents()?.into_iter().flat_map(|(_, read)| read.file.environments.keys()).collect())
     }
 
     /// The configuration of one environment; the built-in rules and limits where there is no file.
     ///
     /// # Errors
-    /// The file has no section for the environment, or the section has faults.
-    pub fn into_config(self, environment: &EnvironmentName) -> Result<Config, ConfigError> {
-        let Some(ReadConfigFile { path, text, file }) = self.file else { return Ok(built_in_config()) };
+    /// The file cannot be read, has faults, or has no section for the environment.
+    pub fn config(&self, environment: &EnvironmentName) -> Result<Config, ConfigError> {
+        let Some((path, ParsedConfigText { text, file })) = self.contents()? else { return Ok(built_in_config()) };
         if !file.environments.is_empty() && !file.environments.contains_key(environment) {
-            return Err(environment_missing(&path, environment, &file));
+            return Err(environment_missing(path, environment, file));
         }
-        parse_config(&text, file, environment, &path).map_err(|fault| invalid_config(&path, &text, fault.into()))
+        parse_config(text, file.clone(), environment, path).map_err(|fault| invalid_config(path, text, fault.into()))
+    }
+
+    /// All environments of the file that can be reached.
+    ///
+    /// # Errors
+    /// The file does not exist, cannot be read, or has faults.
+    pub fn environments(&self) -> Result<ConfiguredEnvironments, ConfigError> {
+        let Some((path, ParsedConfigText { file, .. })) = self.contents()? else {
+            let text = "there is no converger.toml in this directory, and --config names no other file";
+            return Err(ConfigError::new(FailureCode::EnvironmentUnconfigured, text));
+        };
+        let (state, witness) = (file.state.clone(), file.witness.clone());
+        Ok(ConfiguredEnvironments { origin: files::display_path(path), connections: file.clone().into_connections(), state, witness })
+    }
+
+    /// The files and directories that the file names. A file with faults names none: they end the command later.
+    #[must_use]
+    pub fn referenced_paths(&self) -> ReferencedPaths {
+        let Ok(environments) = self.environments() else { return ReferencedPaths::default() };
+        let files = environments.connections.into_values().flat_map(|connection| connection.files).collect();
+        ReferencedPaths { files, state: environments.state, witness: environments.witness }
     }
 }
 
@@ -139,22 +163,7 @@ impl ConfiguredEnvironments {
     }
 }
 
-/// Reads the environments of the named file, or of converger.toml.
-///
-/// # Errors
-/// The file does not exist, cannot be read, or has faults.
-pub fn load_environments(named: Option<&Path>) -> Result<ConfiguredEnvironments, ConfigError> {
-    let none = || {
-        let text = "there is no converger.toml in this directory, and --config names no other file";
-        ConfigError::new(FailureCode::EnvironmentUnconfigured, text)
-    };
-    let path = find_config_path(named).ok_or_else(none)?;
-    let (_, file) = read_config_file(&path)?;
-    let (state, witness) = (file.state.clone(), file.witness.clone());
-    Ok(ConfiguredEnvironments { origin: files::display_path(&path), connections: file.into_connections(), state, witness })
-}
-
-/// The files and directories that a configuration names. A file with faults names none: they end the command later.
+/// The files and directories that a configuration names.
 #[derive(Default)]
 pub struct ReferencedPaths {
     /// Certificates and secrets.
@@ -165,20 +174,11 @@ pub struct ReferencedPaths {
     pub witness: Option<PathBuf>,
 }
 
-/// Reads which files and directories a configuration names.
-#[must_use]
-pub fn referenced_paths(named: Option<&Path>) -> ReferencedPaths {
-    let Ok(environments) = load_environments(named) else { return ReferencedPaths::default() };
-    let files = environments.connections.into_values().flat_map(|connection| connection.files).collect();
-    ReferencedPaths { files, state: environments.state, witness: environments.witness }
-}
-
-/// The text of a file, and what it says.
-fn read_config_file(path: &Path) -> Result<(String, ConfigFile), ConfigError> {
+fn read_config_file(path: &Path) -> Result<ParsedConfigText, ConfigError> {
     let unread = |error| ConfigError::new(FailureCode::FileUnreadable, format!("cannot read {}: {error}", files::display_path(path)));
     let text = read_config_text(path).map_err(unread)?;
     match ConfigFile::parse(&text, config_directory(path)) {
-        Ok(file) => Ok((text, file)),
+        Ok(file) => Ok(ParsedConfigText { text, file }),
         Err(faults) => Err(invalid_config(path, &text, faults)),
     }
 }
@@ -398,6 +398,23 @@ mod tests {
         let error = environment_missing(Path::new("converger.toml"), &lab_name(), &file);
         assert_eq!(error.text, "converger.toml has no environment `lab`; it has: prod, site-b");
         assert_eq!(error.code, FailureCode::EnvironmentUnconfigured);
+    }
+
+    #[test]
+    fn everything_comes_from_the_text_that_was_read_first() {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let path = directory.path().join("converger.toml");
+        let write = |text: &str| std::fs::write(&path, text).expect("written");
+        write("[limits]\nstops = 0\n[environments.lab]");
+        let source = ConfigSource::read(Some(&path));
+        write("[limits]\nstops = 1\n[environments.other]");
+        assert_eq!(source.environment_names().expect("names"), [&lab_name()]);
+        assert_eq!(source.config(&lab_name()).expect("accepted").limits.stops, 0);
+        write("limits = ");
+        let faulty = ConfigSource::read(Some(&path));
+        write("");
+        assert_eq!(faulty.config(&lab_name()).err().map(|error| error.code), Some(FailureCode::ConfigInvalid));
+        assert!(faulty.environment_names().is_err() && faulty.referenced_paths().state.is_none() && faulty.path() == Some(&path));
     }
 
     #[test]

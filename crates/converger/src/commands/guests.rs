@@ -8,6 +8,7 @@ use std::io::Write as _;
 use converger_core::guest::EnvironmentName;
 use converger_core::normalize::WordSet;
 use converger_core::observe::{self, Observation, ObservedGuest, ObservedStatus, Reading};
+use converger_runtime::ConfigSource;
 use serde_json::{Value as Json, json};
 
 use super::display::Display;
@@ -29,7 +30,7 @@ const TAGS_SHOWN_MAX: usize = 10;
 
 pub(super) async fn list_guests(arguments: &GuestsArgs) -> Result<ExitStatus, CommandError> {
     let TargetEnvironment { name: environment, config } =
-        inputs::select_environment(arguments.environment.as_deref(), arguments.config.as_deref())?;
+        inputs::select_environment(arguments.environment.as_deref(), &ConfigSource::read(arguments.config.as_deref()))?;
     let token = config.connection.as_ref().map(|connection| connection.token_id().to_owned()).unwrap_or_default();
     let reader = inputs::open_reader(environment.clone(), config, &Display::new());
     let report = reader.list_guests().await?;

@@ -15,14 +15,14 @@ use converger_core::guest::EnvironmentName;
 use converger_runtime::expected_plan::ExpectedPlanError;
 use converger_runtime::reader::{configuration_example, unconfigured_error};
 use converger_runtime::{
-    Config, ConfigError, ConfigSource, EnvironmentReader, ObservationSource, Observed, Planned, RuntimeError, StateDirectory, StateLocation,
+    Config, ConfigSource, EnvironmentReader, ObservationSource, Observed, Planned, RuntimeError, StateDirectory, StateLocation,
 };
 
 use super::CommandError;
 use super::display::Display;
 use crate::cli::{DesiredArgs, EnvironmentArgs, GuestFilterArgs, ObservationArgs, select_guests};
 use crate::files::InputText;
-use crate::{config, diagnostics, fatal, files, progress};
+use crate::{diagnostics, fatal, files, progress};
 
 /// The declared state and the configuration of a run.
 pub(super) struct RunInputs {
@@ -32,9 +32,9 @@ pub(super) struct RunInputs {
 
 impl RunInputs {
     /// Reads both, and narrows the declared state to `--only`.
-    pub(super) fn read(source: &DesiredArgs, choice: &GuestFilterArgs) -> Result<Self, CommandError> {
+    pub(super) fn read(source: &DesiredArgs, choice: &GuestFilterArgs, config: &ConfigSource) -> Result<Self, CommandError> {
         let desired = read_desired(&source.desired)?;
-        let config = load_config(source.observation.config.as_deref(), desired.environment())?;
+        let config = environment_config(config, desired.environment())?;
         let desired = if choice.only.is_empty() { desired } else { narrow(&desired, &select_guests(&choice.only))? };
         Ok(Self { desired, config })
     }
@@ -75,8 +75,8 @@ pub(super) fn resolve_declared(desired: &Desired, selection: &GuestSelection, op
 }
 
 /// Observes and plans as `audit`, `plan` and `apply --replay` do.
-pub(super) async fn plan(source: &DesiredArgs, choice: &GuestFilterArgs) -> Result<Planned, CommandError> {
-    let (desired, reader) = RunInputs::read(source, choice)?.into_reader(&Display::new());
+pub(super) async fn plan(source: &DesiredArgs, choice: &GuestFilterArgs, config: &ConfigSource) -> Result<Planned, CommandError> {
+    let (desired, reader) = RunInputs::read(source, choice, config)?.into_reader(&Display::new());
     let from = observation_source(&source.observation)?;
     require_source(&reader, &from)?;
     let waiting = replay_spinner(&source.observation);
@@ -126,18 +126,15 @@ fn observation_source(observation_arguments: &ObservationArgs) -> Result<Observa
     Ok(ObservationSource::Recording(RecordingObserver::File(recording.clone())))
 }
 
-pub(super) fn load_config(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, CommandError> {
-    config::load(named, environment).map_err(|error| unusable_config_error(error, environment))
-}
-
-fn unusable_config_error(error: ConfigError, environment: &EnvironmentName) -> CommandError {
-    match error.code {
+/// The configuration of an environment, out of the file that the command has read.
+pub(super) fn environment_config(source: &ConfigSource, environment: &EnvironmentName) -> Result<Config, CommandError> {
+    source.config(environment).map_err(|error| match error.code {
         FailureCode::EnvironmentUnconfigured => {
             let help = format!("correct the name of the environment, or {}", configuration_example(environment.as_str()));
             CommandError::input_error(error.text).with_code(error.code).with_help(help)
         }
         _ => RuntimeError::from(error).into(),
-    }
+    })
 }
 
 /// Opens the state directory that the configuration names, for writing.
@@ -182,41 +179,30 @@ pub(super) struct TargetEnvironment {
 }
 
 impl TargetEnvironment {
-    fn new(name: EnvironmentName, source: ConfigSource) -> Result<Self, CommandError> {
-        let config = source.into_config(&name).map_err(|error| unusable_config_error(error, &name))?;
+    fn new(name: EnvironmentName, source: &ConfigSource) -> Result<Self, CommandError> {
+        let config = environment_config(source, &name)?;
         Ok(Self { name, config })
     }
 }
 
 /// The environment of `--environment`, or the only one that is configured, which is printed.
-pub(super) fn select_environment(named: Option<&str>, config: Option<&Path>) -> Result<TargetEnvironment, CommandError> {
+pub(super) fn select_environment(named: Option<&str>, source: &ConfigSource) -> Result<TargetEnvironment, CommandError> {
     if let Some(name) = named {
-        return load_environment(name, config);
+        return TargetEnvironment::new(parse_environment(name)?, source);
     }
-    let source = read_config(config)?;
-    let only = only_environment(&source, "name the environment with `--environment NAME`")?;
+    let only = only_environment(source, "name the environment with `--environment NAME`")?;
     let _ = writeln!(anstream::stderr(), "environment: {only} (the only one that is configured)");
     TargetEnvironment::new(only, source)
 }
 
 /// The named environment, or the only one that is configured.
 pub(super) fn resolve_environment(target: &EnvironmentArgs) -> Result<TargetEnvironment, CommandError> {
-    if let Some(name) = &target.environment {
-        return load_environment(name, target.config.as_deref());
-    }
-    let source = read_config(target.config.as_deref())?;
-    let only = only_environment(&source, "name it before the other arguments, such as `converger ops list NAME`")?;
-    TargetEnvironment::new(only, source)
-}
-
-fn load_environment(name: &str, config: Option<&Path>) -> Result<TargetEnvironment, CommandError> {
-    let name = parse_environment(name)?;
-    let config = load_config(config, &name)?;
-    Ok(TargetEnvironment { name, config })
-}
-
-fn read_config(named: Option<&Path>) -> Result<ConfigSource, CommandError> {
-    Ok(ConfigSource::read(named).map_err(RuntimeError::from)?)
+    let source = ConfigSource::read(target.config.as_deref());
+    let name = match &target.environment {
+        Some(name) => parse_environment(name)?,
+        None => only_environment(&source, "name it before the other arguments, such as `converger ops list NAME`")?,
+    };
+    TargetEnvironment::new(name, &source)
 }
 
 /// The only environment of converger.toml. With several, the error lists them; `help` says how to name one.
@@ -228,7 +214,7 @@ fn only_environment(source: &ConfigSource, help: &str) -> Result<EnvironmentName
             .with_help(format!("{help}; or name the file with `--config FILE`")));
     };
     let file = files::display_path(path);
-    match source.environment_names().as_slice() {
+    match source.environment_names().map_err(RuntimeError::from)?.as_slice() {
         [only] => Ok((*only).clone()),
         [] => {
             let stop = CommandError::input_error(format!("{file} has no environment")).with_code(FailureCode::EnvironmentUnconfigured);

@@ -10,7 +10,7 @@ use crate::cli::{EnvironmentCommand, Renaming};
 use crate::exit_status::ExitStatus;
 use crate::files;
 
-pub(super) async fn environment(command: &EnvironmentCommand) -> Result<ExitStatus, CommandError> {
+pub(super) async fn run_environment(command: &EnvironmentCommand) -> Result<ExitStatus, CommandError> {
     match command {
         EnvironmentCommand::Rename(renaming) => rename(renaming).await,
     }
