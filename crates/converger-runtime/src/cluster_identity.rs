@@ -33,14 +33,11 @@ pub(crate) async fn bind_environment(
         Ok(cluster) => cluster,
         Err(error) => return Ok(Some(Refusal::cluster_unidentified(environment, &files::escape_hidden(&error.to_string())))),
     };
-    match state.write(Batch::from(binding(host, environment, cluster))).await? {
+    let binding = EnvironmentBinding { environment: environment.clone(), cluster, by: host.actor.clone(), at_ms: host.now_ms() };
+    match state.write(Batch::from(StoreWrite::Bind(binding))).await? {
         WriteOutcome::Written(_) => Ok(None),
         WriteOutcome::Refused(refusal) => Ok(Some(refusal)),
     }
-}
-
-fn binding(host: &Host, environment: &EnvironmentName, cluster: ClusterIdentity) -> StoreWrite {
-    StoreWrite::Bind(EnvironmentBinding { environment: environment.clone(), cluster, by: host.actor.clone(), at_ms: host.now_ms() })
 }
 
 /// What an apply would refuse, if the state directory has a cluster recorded. Writes nothing (G5).
@@ -57,55 +54,43 @@ pub(crate) async fn describe_conflict(
     }
 }
 
-/// The result of a quick check of a guest.
+/// The result of a quick check of a cluster and of a guest in it.
 #[derive(Debug)]
-pub enum GuestCheck {
+pub(crate) enum ClusterCheck {
     /// Nothing refuses it.
-    Checked(Checked),
+    Checked {
+        /// The cluster, if it could be identified.
+        cluster: Option<ClusterIdentity>,
+        /// What could not be checked, as text for people.
+        notes: Vec<String>,
+    },
     /// A fresh observation proves that the guest does not exist.
     Absent(Refusal),
 }
 
-/// What was checked.
-#[derive(Debug)]
-pub struct Checked {
-    /// The binding to record with the hold or freeze, if the cluster could be identified.
-    pub binding: Option<StoreWrite>,
-    /// What could not be checked, as text for people.
-    pub notes: Vec<String>,
+/// The note for a guest, or for a cluster, that could not be checked for this cause.
+pub(crate) fn unchecked_note(environment: &EnvironmentName, guest: Option<Vmid>, cause: &str) -> String {
+    let subject = guest.map_or_else(|| "the cluster".to_owned(), |vmid| format!("guest {vmid}"));
+    format!("{subject} of {environment} could not be checked: {cause}")
 }
 
-impl Checked {
-    /// The result if nothing could be checked, for this cause.
-    #[must_use]
-    pub fn unchecked(environment: &EnvironmentName, guest: Option<Vmid>, cause: &str) -> Self {
-        Self { binding: None, notes: vec![format!("{} of {environment} could not be checked: {cause}", subject(guest))] }
-    }
-}
-
-fn subject(guest: Option<Vmid>) -> String {
-    guest.map_or_else(|| "the cluster".to_owned(), |vmid| format!("guest {vmid}"))
-}
-
-/// Checks the cluster and the guest before a hold or a freeze is recorded. A guest that is proven absent is refused. A cluster that does not answer, or a
-/// guest that cannot be read, is not: the person may know better, and it may be urgent.
-pub async fn check_guest(environment: &EnvironmentName, connection: &ConnectionConfig, guest: Option<Vmid>) -> GuestCheck {
+/// Reads the identity of the cluster, and whether the guest exists, before a hold or a freeze is recorded.
+pub(crate) async fn check_cluster(environment: &EnvironmentName, connection: &ConnectionConfig, guest: Option<Vmid>) -> ClusterCheck {
     let (report, identity) = match observe_briefly(environment, connection, guest).await {
         Ok(observed) => observed,
-        Err(cause) => return GuestCheck::Checked(Checked::unchecked(environment, guest, &cause)),
+        Err(cause) => return ClusterCheck::Checked { cluster: None, notes: vec![unchecked_note(environment, guest, &cause)] },
     };
     let mut notes = Vec::new();
     if let Some(vmid) = guest {
         match report.reading.presence(vmid, report.reading.find(vmid)) {
             Seen::Present(..) => {}
-            Seen::Missing => return GuestCheck::Absent(Refusal::guest_missing_in(environment, vmid)),
-            Seen::Unknown(cause) => notes.push(format!("{} of {environment} could not be checked: {cause}", subject(guest))),
+            Seen::Missing => return ClusterCheck::Absent(Refusal::guest_missing_in(environment, vmid)),
+            Seen::Unknown(cause) => notes.push(unchecked_note(environment, guest, cause)),
         }
     }
-    let binding = identity.map(|cluster| binding(&Host::system(), environment, cluster));
-    let unread = binding.as_ref().err().map(|error| format!("cannot read the cluster's identity: {error}"));
+    let unread = identity.as_ref().err().map(|error| format!("cannot read the cluster's identity: {error}"));
     notes.extend(unread.map(|text| files::escape_hidden(&text)));
-    GuestCheck::Checked(Checked { binding: binding.ok(), notes })
+    ClusterCheck::Checked { cluster: identity.ok(), notes }
 }
 
 /// One short observation with the identity of its cluster, or why there is none.

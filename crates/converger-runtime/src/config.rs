@@ -47,6 +47,9 @@ pub struct Config {
     pub circumstances: Circumstances,
     /// How the environment is reached, if the file says so.
     pub connection: Option<ConnectionConfig>,
+    /// Another environment of the file that may be the same cluster, and the address or cluster name that they share. It is no proof: two clusters may
+    /// share both.
+    pub same_cluster: Option<(EnvironmentName, String)>,
     /// The state directory, if the file names one.
     pub state: Option<PathBuf>,
     /// The file on other storage that keeps the last checkpoint of the ledger, if the file names one.
@@ -60,12 +63,80 @@ pub struct Config {
 /// # Errors
 /// The file cannot be read, has faults, or has no section for the environment.
 pub fn load(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, ConfigError> {
-    let Some(path) = find_config_path(named) else { return Ok(built_in_config()) };
-    let (text, file) = read_config_file(&path)?;
-    if !file.environments.is_empty() && !file.environments.contains_key(environment) {
-        return Err(environment_missing(&path, environment, &file));
+    ConfigSource::read(named).config(environment)
+}
+
+/// The file with the configuration, read once: everything that a command takes from it comes from the same text. A file that cannot be read or has
+/// faults is an error when something is taken from it.
+pub struct ConfigSource {
+    /// The file and what it says; `None` where there is no file.
+    file: Option<(PathBuf, Result<ParsedConfigText, ConfigError>)>,
+}
+
+/// The text of a file, and what it says.
+struct ParsedConfigText {
+    text: String,
+    file: ConfigFile,
+}
+
+impl ConfigSource {
+    /// Reads the named file, or converger.toml if it exists.
+    #[must_use]
+    pub fn read(named: Option<&Path>) -> Self {
+        Self { file: find_config_path(named).map(|path| (path.clone(), read_config_file(&path))) }
     }
-    parse_config(&text, file, environment, &path).map_err(|fault| invalid_config(&path, &text, fault.into()))
+
+    /// The file, if there is one.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(|(path, _)| path.as_path())
+    }
+
+    fn contents(&self) -> Result<Option<(&Path, &ParsedConfigText)>, ConfigError> {
+        let Some((path, contents)) = &self.file else { return Ok(None) };
+        Ok(Some((path, contents.as_ref().map_err(Clone::clone)?)))
+    }
+
+    /// The names of all environments of the file; none where there is no file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has faults.
+    pub fn environment_names(&self) -> Result<Vec<&EnvironmentName>, ConfigError> {
+        Ok(self.contents()?.into_iter().flat_map(|(_, read)| read.file.environments.keys()).collect())
+    }
+
+    /// The configuration of one environment; the built-in rules and limits where there is no file.
+    ///
+    /// # Errors
+    /// The file cannot be read, has faults, or has no section for the environment.
+    pub fn config(&self, environment: &EnvironmentName) -> Result<Config, ConfigError> {
+        let Some((path, ParsedConfigText { text, file })) = self.contents()? else { return Ok(built_in_config()) };
+        if !file.environments.is_empty() && !file.environments.contains_key(environment) {
+            return Err(environment_missing(path, environment, file));
+        }
+        parse_config(text, file.clone(), environment, path).map_err(|fault| invalid_config(path, text, fault.into()))
+    }
+
+    /// All environments of the file that can be reached.
+    ///
+    /// # Errors
+    /// The file does not exist, cannot be read, or has faults.
+    pub fn environments(&self) -> Result<ConfiguredEnvironments, ConfigError> {
+        let Some((path, ParsedConfigText { file, .. })) = self.contents()? else {
+            let text = "there is no converger.toml in this directory, and --config names no other file";
+            return Err(ConfigError::new(FailureCode::EnvironmentUnconfigured, text));
+        };
+        let (state, witness) = (file.state.clone(), file.witness.clone());
+        Ok(ConfiguredEnvironments { origin: files::display_path(path), connections: file.clone().into_connections(), state, witness })
+    }
+
+    /// The files and directories that the file names. A file with faults names none: they end the command later.
+    #[must_use]
+    pub fn referenced_paths(&self) -> ReferencedPaths {
+        let Ok(environments) = self.environments() else { return ReferencedPaths::default() };
+        let files = environments.connections.into_values().flat_map(|connection| connection.files).collect();
+        ReferencedPaths { files, state: environments.state, witness: environments.witness }
+    }
 }
 
 /// All environments of a file that can be reached.
@@ -92,31 +163,7 @@ impl ConfiguredEnvironments {
     }
 }
 
-/// Reads the environments of the named file, or of converger.toml.
-///
-/// # Errors
-/// The file does not exist, cannot be read, or has faults.
-pub fn load_environments(named: Option<&Path>) -> Result<ConfiguredEnvironments, ConfigError> {
-    let none = || {
-        let text = "there is no converger.toml in this directory, and --config names no other file";
-        ConfigError::new(FailureCode::EnvironmentUnconfigured, text)
-    };
-    let path = find_config_path(named).ok_or_else(none)?;
-    let (_, file) = read_config_file(&path)?;
-    let (state, witness) = (file.state.clone(), file.witness.clone());
-    Ok(ConfiguredEnvironments { origin: files::display_path(&path), connections: file.into_connections(), state, witness })
-}
-
-/// The names of all environments of the named file, or of converger.toml; none where there is no file.
-///
-/// # Errors
-/// The file cannot be read, or has faults.
-pub fn load_environment_names(named: Option<&Path>) -> Result<Vec<EnvironmentName>, ConfigError> {
-    let Some(path) = find_config_path(named) else { return Ok(Vec::new()) };
-    Ok(read_config_file(&path)?.1.environments.into_keys().collect())
-}
-
-/// The files and directories that a configuration names. A file with faults names none: they end the command later.
+/// The files and directories that a configuration names.
 #[derive(Default)]
 pub struct ReferencedPaths {
     /// Certificates and secrets.
@@ -127,20 +174,11 @@ pub struct ReferencedPaths {
     pub witness: Option<PathBuf>,
 }
 
-/// Reads which files and directories a configuration names.
-#[must_use]
-pub fn referenced_paths(named: Option<&Path>) -> ReferencedPaths {
-    let Ok(environments) = load_environments(named) else { return ReferencedPaths::default() };
-    let files = environments.connections.into_values().flat_map(|connection| connection.files).collect();
-    ReferencedPaths { files, state: environments.state, witness: environments.witness }
-}
-
-/// The text of a file, and what it says.
-fn read_config_file(path: &Path) -> Result<(String, ConfigFile), ConfigError> {
+fn read_config_file(path: &Path) -> Result<ParsedConfigText, ConfigError> {
     let unread = |error| ConfigError::new(FailureCode::FileUnreadable, format!("cannot read {}: {error}", files::display_path(path)));
     let text = read_config_text(path).map_err(unread)?;
     match ConfigFile::parse(&text, config_directory(path)) {
-        Ok(file) => Ok((text, file)),
+        Ok(file) => Ok(ParsedConfigText { text, file }),
         Err(faults) => Err(invalid_config(path, &text, faults)),
     }
 }
@@ -182,6 +220,7 @@ fn built_in_config() -> Config {
         patience: Patience::default(),
         circumstances: Circumstances::default(),
         connection: None,
+        same_cluster: None,
         state: None,
         witness: None,
         snapshot: serde_json::json!({ "limits": limits_json(Limits::default()) }).to_string().into_bytes(),
@@ -202,6 +241,7 @@ fn parse_config(text: &str, file: ConfigFile, environment: &EnvironmentName, pat
     }
     let default = Patience::default();
     let patience = Patience { task_ms: task_ms.unwrap_or(default.task_ms), ..default };
+    let same_cluster = connection::find_same_cluster(environment, &connections).map(|(other, shared)| (other.clone(), shared));
     let connection = connections.remove(environment);
     Ok(Config {
         origin,
@@ -211,6 +251,7 @@ fn parse_config(text: &str, file: ConfigFile, environment: &EnvironmentName, pat
         patience: connection.iter().fold(patience, |patience, connection| patience.with_response_timeout(connection.response_ms_max())),
         circumstances,
         connection,
+        same_cluster,
         state,
         witness,
         snapshot: snapshot_json(text, environment, limits)?,
@@ -272,9 +313,7 @@ mod tests {
                 format!("[environments.{name}]\ntoken = \"a@pve!{name}\"\nsecret = {{ env = \"NO_{name}_SECRET\" }}\n{rest}\n")
             };
             let text = table("lab", lab) + &table("other", other);
-            assert!(check(&text).is_ok(), "{text}");
-            let connections = ConfigFile::parse(&text, Path::new("room")).unwrap_or_else(|faults| panic!("{faults:?}")).into_connections();
-            let shared = connection::find_same_cluster(&lab_name(), &connections);
+            let shared = check(&text).unwrap_or_else(|faults| panic!("{text}: {faults}")).same_cluster;
             shared.map(|(other, shared)| format!("{other} has {shared}"))
         };
         let (one, pinned) = ("url = \"https://pve1\"", "cluster = \"home\"");
@@ -359,6 +398,23 @@ mod tests {
         let error = environment_missing(Path::new("converger.toml"), &lab_name(), &file);
         assert_eq!(error.text, "converger.toml has no environment `lab`; it has: prod, site-b");
         assert_eq!(error.code, FailureCode::EnvironmentUnconfigured);
+    }
+
+    #[test]
+    fn everything_comes_from_the_text_that_was_read_first() {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let path = directory.path().join("converger.toml");
+        let write = |text: &str| std::fs::write(&path, text).expect("written");
+        write("[limits]\nstops = 0\n[environments.lab]");
+        let source = ConfigSource::read(Some(&path));
+        write("[limits]\nstops = 1\n[environments.other]");
+        assert_eq!(source.environment_names().expect("names"), [&lab_name()]);
+        assert_eq!(source.config(&lab_name()).expect("accepted").limits.stops, 0);
+        write("limits = ");
+        let faulty = ConfigSource::read(Some(&path));
+        write("");
+        assert_eq!(faulty.config(&lab_name()).err().map(|error| error.code), Some(FailureCode::ConfigInvalid));
+        assert!(faulty.environment_names().is_err() && faulty.referenced_paths().state.is_none() && faulty.path() == Some(&path));
     }
 
     #[test]

@@ -13,9 +13,10 @@ use converger_store::{
     LIST_MAX, LedgerHead, LedgerHeads, OperationFilter, StoreError, StoreOpenError, StoreReader as _, StoreView, wait_for,
 };
 
+use crate::config::ConfigSource;
 use crate::error::RuntimeError;
+use crate::files;
 use crate::state_dir::{StateLocation, store_error, unreadable_error};
-use crate::{config, files};
 
 /// Where a ledger is.
 #[derive(Debug)]
@@ -37,7 +38,15 @@ impl LedgerLocation {
     /// # Errors
     /// The configuration cannot be used, or there is no state directory.
     pub fn from_config(config: Option<&Path>) -> Result<Self, RuntimeError> {
-        let environments = config::find_config_path(config).map(|_| config::load_environments(config)).transpose()?;
+        Self::from_source(&ConfigSource::read(config))
+    }
+
+    /// The same for a configuration that was read before.
+    ///
+    /// # Errors
+    /// The configuration cannot be used, or there is no state directory.
+    pub fn from_source(source: &ConfigSource) -> Result<Self, RuntimeError> {
+        let environments = source.path().map(|_| source.environments()).transpose()?;
         let (configured, witness) = environments.map_or((None, None), |environments| (environments.state, environments.witness));
         let StateLocation { directory, witness } = StateLocation::from_parts(configured.as_deref(), witness.as_deref())?;
         Ok(Self { directory, witness, other_hint: "--config names another state directory" })

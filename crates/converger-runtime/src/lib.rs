@@ -9,8 +9,12 @@
 //! | [`files`] | Reads inputs and writes artifacts: bounded, and complete or not at all. | network, store |
 //! | [`host`] | `Host`: wall clock, run ids, acting user and machine identity of a run, passed in by the caller. | network, store |
 //! | [`machine`] | The birth marks of the guest that this process runs in (G3). | network, store |
-//! | [`cluster_identity`] | Compares the cluster that answers with the one that an environment stands for. | engine |
+//! | `cluster_identity` | Compares the cluster that answers with the one that an environment stands for. | engine |
 //! | [`state_dir`] | `StateDirectory`: the open store and its witness. | adapters, engine |
+//! | [`author`] | Who writes, when and why. | network, store |
+//! | [`holds`] | Sets and ends holds of guests and freezes of environments. | engine |
+//! | [`operation_resolution`], [`environment_rename`] | Writes that people make under the lock of an environment. | adapters, engine |
+//! | [`ledger_prune`], [`ledger_rekey`] | Removes old readings; replaces the signing key. | adapters, engine |
 //! | [`ledger_key`], [`witness`] | The signing key, and the copy of the last checkpoint on other storage. | adapters, engine |
 //! | [`ledger_reader`] | Reads ledger and journal without opening them for writing. | adapters, engine |
 //! | [`reader`] | `EnvironmentReader`: observes and plans without writing (G4, G5). | engine, store writer |
@@ -22,18 +26,24 @@
 //! | [`report`] | `RunReport` and the `converger.result/1` document. Pure. | I/O, clock |
 //! | [`event`] | `RunEvent`, `EventSink` and the bounded `EventBus`. | store, adapters |
 
-pub mod cluster_identity;
+pub mod author;
+mod cluster_identity;
 pub mod config;
 pub mod environment;
+pub mod environment_rename;
 pub mod error;
 pub mod event;
 pub mod executor;
 pub mod expected_plan;
 pub mod files;
+pub mod holds;
 pub mod host;
 pub mod ledger_key;
+pub mod ledger_prune;
 pub mod ledger_reader;
+pub mod ledger_rekey;
 pub mod machine;
+pub mod operation_resolution;
 pub mod reader;
 pub mod record;
 mod recovery_timeout;
@@ -45,7 +55,8 @@ pub mod state_dir;
 pub mod stop;
 pub mod witness;
 
-pub use config::{Config, ConfigError};
+pub use author::{Author, Reason};
+pub use config::{Config, ConfigError, ConfigSource};
 pub use environment::{Environment, Opened, Recovered, StartedRun};
 pub use error::{RuntimeError, RuntimeFault};
 pub use event::{EventBus, EventSink, EventStream, RunEvent};

@@ -24,6 +24,7 @@ use crate::config::{Config, ConnectionConfig};
 use crate::error::RuntimeError;
 use crate::event::{EventSink, RunEvent};
 use crate::host::Host;
+use crate::state_dir::run_blocking;
 use crate::{cluster_identity, state_dir};
 
 /// Where an observation comes from.
@@ -225,7 +226,10 @@ impl EnvironmentReader {
     /// There is no observation at all, or the store cannot tell what is held and frozen.
     pub async fn plan(&self, desired: Desired, source: &ObservationSource) -> Result<Planned, RuntimeError> {
         let mut conditions = match source {
-            ObservationSource::Live => state_dir::peek_conditions(&self.config, &self.name)?,
+            ObservationSource::Live => {
+                let (config, name) = (Arc::clone(&self.config), self.name.clone());
+                run_blocking(move || state_dir::peek_conditions(&config, &name)).await?
+            }
             // A recording gives the same plan on every machine, so the local state directory must not matter (G7).
             ObservationSource::Recording(_) => StoreConditions::default(),
         };
@@ -247,7 +251,8 @@ impl EnvironmentReader {
         };
         let undeclared = find_undeclared_pending(&desired, &observed.observation);
         if observed.provenance == Provenance::Live && !undeclared.is_empty() {
-            conditions.writes = state_dir::peek_operations(&self.config, &self.name, &undeclared)?;
+            let (config, name) = (Arc::clone(&self.config), self.name.clone());
+            conditions.writes = run_blocking(move || state_dir::peek_operations(&config, &name, &undeclared)).await?;
         }
         Ok(self.judge(desired, observed, &conditions))
     }

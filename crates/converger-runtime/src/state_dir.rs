@@ -12,15 +12,16 @@ use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::refusal::Refusal;
 use converger_core::timestamp;
 use converger_store::{
-    Batch, CommitAck, EnvironmentLock, FatalCause, LockError, MonitoredStore, SqliteStore, Store as _, StoreConditions, StoreError,
+    Batch, CommitAck, EnvironmentLock, LockError, MonitoredStore, OnFatal, SqliteStore, Store as _, StoreConditions, StoreError,
     StoreOpenError, StoreReader as _, StoreRefusal, StoreSettings, StoreView, wait_for,
 };
 use rustix::io::Errno;
 use tokio::task::JoinHandle;
 
+use crate::author::Author;
 use crate::config::Config;
 use crate::error::{RuntimeError, RuntimeFault};
-use crate::{files, host, witness};
+use crate::{files, witness};
 
 /// The location of a state directory and of its witness.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,9 +70,6 @@ pub fn locate_directory(configured: Option<&Path>) -> Result<PathBuf, String> {
         .or_else(own)
         .ok_or_else(|| "no state directory is configured; set `directory = \"...\"` in `[store]` of converger.toml, or set HOME".to_owned())
 }
-
-/// Called when the disk may have lost an acknowledged write: it must end the process (G11).
-pub type OnFatal = Box<dyn FnMut(&FatalCause) + Send>;
 
 /// Journal, ledger, holds and freezes of all environments that share one directory, open for writing. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -159,11 +157,16 @@ impl StateDirectory {
         &self.shared.directory
     }
 
+    /// The witness, if there is one.
+    pub(crate) fn witness(&self) -> Option<&Path> {
+        self.shared.witness.as_deref()
+    }
+
     /// Makes a batch durable, or returns the refusal of the rule that forbids it.
     ///
     /// # Errors
     /// The store cannot be written to.
-    pub async fn write(&self, batch: Batch) -> Result<WriteOutcome, RuntimeError> {
+    pub(crate) async fn write(&self, batch: Batch) -> Result<WriteOutcome, RuntimeError> {
         match self.shared.store.commit(batch).await {
             Ok(acknowledged) => Ok(WriteOutcome::Written(acknowledged)),
             Err(StoreError::Refused(refused)) => match coded_refusal(&refused) {
@@ -174,11 +177,23 @@ impl StateDirectory {
         }
     }
 
+    /// The same, and attests the ledger after it.
+    ///
+    /// # Errors
+    /// The store or the witness cannot be written to. If only the witness cannot, the batch is durable all the same.
+    pub(crate) async fn write_attested(&self, batch: Batch) -> Result<WriteOutcome, RuntimeError> {
+        let outcome = self.write(batch).await?;
+        if matches!(outcome, WriteOutcome::Written(_)) {
+            self.attest_ledger().await?;
+        }
+        Ok(outcome)
+    }
+
     /// Makes a batch durable that no rule refuses.
     ///
     /// # Errors
     /// The store cannot be written to.
-    pub async fn commit(&self, batch: Batch) -> Result<(), RuntimeError> {
+    pub(crate) async fn commit(&self, batch: Batch) -> Result<(), RuntimeError> {
         self.shared.store.commit(batch).await.map(drop).map_err(|error| store_error(&error))
     }
 
@@ -206,7 +221,12 @@ impl StateDirectory {
     /// # Errors
     /// The lock file cannot be used.
     pub fn lock_environment(&self, environment: &EnvironmentName) -> Result<LockOutcome, RuntimeError> {
-        match EnvironmentLock::acquire(self.path(), environment, &host::actor(), host::now_ms()) {
+        self.lock_environment_for(environment, &Author::of_process())
+    }
+
+    /// The same for this person, whose name others see while they are refused.
+    pub(crate) fn lock_environment_for(&self, environment: &EnvironmentName, author: &Author) -> Result<LockOutcome, RuntimeError> {
+        match EnvironmentLock::acquire(self.path(), environment, &author.by, author.at_ms) {
             Ok(lock) => {
                 self.shared.store.inner().rely_on(&lock);
                 Ok(LockOutcome::Taken(lock))
@@ -225,7 +245,7 @@ impl StateDirectory {
     /// # Errors
     /// The witness cannot be written, or has a checkpoint of another ledger.
     pub async fn attest_ledger(&self) -> Result<(), RuntimeError> {
-        let Some(witness) = self.shared.witness.clone() else { return Ok(()) };
+        let Some(witness) = self.witness().map(Path::to_owned) else { return Ok(()) };
         let state = self.clone();
         run_blocking(move || witness::attest(&state, &witness)).await
     }

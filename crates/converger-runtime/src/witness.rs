@@ -20,12 +20,12 @@ use converger_core::timestamp;
 use converger_ledger::{Checkpoint, LogHash, MerkleTree, NoteSigner, NoteVerifier, SubtreeHashes, Tile, TiledHashes, root_of_size};
 use converger_store::{Batch, LedgerHead, StoreReader, StoreView, StoreWrite, wait_for};
 
+use crate::author::{Author, Reason};
 use crate::error::RuntimeError;
-use crate::files::{OwnFile, Replaces};
+use crate::files::{self, OwnFile, Replaces};
 use crate::ledger_key::{NamedKeys, load_or_create_signer, load_signer, load_unrecorded_signer, recorded_key, recorded_key_in_store};
 use crate::ledger_reader::{integrity_error, ledger_store_error};
 use crate::state_dir::{StateDirectory, store_error, unreadable_error};
-use crate::{files, host};
 
 /// A ledger compared with the checkpoint of its witness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -306,7 +306,7 @@ fn attest_locked(state: &StateDirectory, signer: &NoteSigner, path: &Path, mode:
 ///
 /// # Errors
 /// The witness cannot be used, or there is nothing to take back.
-pub fn resync(state: &StateDirectory, witness: &Path, reason: &str) -> Result<u64, RuntimeError> {
+pub fn resync(state: &StateDirectory, witness: &Path, reason: Reason, author: Author) -> Result<u64, RuntimeError> {
     let _turn = lock_witness(witness, LOCK_WAIT_MAX)?;
     let seen = read_checkpoint(witness, |bytes| ledger_verifier(state.path(), recorded_key_in_store(state)?, bytes))?;
     let (size, root) = seen.as_ref().map_or((0, None), |seen| (seen.size, Some(seen.root.to_string().into())));
@@ -318,7 +318,7 @@ pub fn resync(state: &StateDirectory, witness: &Path, reason: &str) -> Result<u6
     if !is_needed {
         return Err(RuntimeError::input("the ledger extends the checkpoint of the witness: there is nothing to resync"));
     }
-    let entry = LedgerEntry::Resync { by: host::actor().into(), reason: reason.into(), size, root, at_ms: host::now_ms() };
+    let entry = LedgerEntry::Resync { by: author.by, reason: reason.into_text(), size, root, at_ms: author.at_ms };
     wait_for(state.commit(Batch::from(StoreWrite::decision(entry))))?;
     attest_locked(state, &load_or_create_signer(state)?, witness, AttestMode::Restart)?;
     Ok(size)

@@ -7,10 +7,10 @@ mod decisions;
 mod demo;
 mod display;
 mod doctor;
+mod environment;
 mod explain;
 mod guests;
 mod holds;
-mod identity;
 mod init;
 mod inputs;
 mod lab;
@@ -37,14 +37,14 @@ use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
 use converger_core::status::{self, RunEnd};
 use converger_runtime::config::ConfigFaults;
-use converger_runtime::{Planned, state_dir, witness};
+use converger_runtime::{ConfigSource, Planned, state_dir, witness};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::cli::{Cli, CliCommand, DesiredArgs, PlanArgs};
 use crate::exit_status::ExitStatus;
 use crate::files::{OwnFile, Replaces};
 use crate::render::ReportOptions;
-use crate::{config, diagnostics, files, line_wrap, output, render, verbosity};
+use crate::{diagnostics, files, line_wrap, output, render, verbosity};
 
 /// Runs a command to its end.
 pub(crate) fn run(command: CliCommand) -> ExitStatus {
@@ -84,7 +84,7 @@ async fn dispatch_command(command: CliCommand) -> Result<ExitStatus, CommandErro
         CliCommand::Observe { source, out, overwrite, json } => run_observe(&source, out, overwrite.overwrite, json).await,
         CliCommand::Apply(arguments) => apply::apply(&arguments).await,
         CliCommand::Ops(which) => ops::run_ops(&which).await,
-        CliCommand::Environment(command) => identity::environment(&command).await,
+        CliCommand::Environment(command) => environment::run_environment(&command).await,
         CliCommand::Freeze(freeze_arguments) => holds::freeze(&freeze_arguments).await,
         CliCommand::Thaw(target) => holds::thaw(&target).await,
         CliCommand::Hold(hold_arguments) => holds::hold(&hold_arguments).await,
@@ -288,18 +288,20 @@ fn output_error(error: &io::Error) -> CommandError {
 }
 
 async fn run_audit(reading: &PlanArgs) -> Result<ExitStatus, CommandError> {
-    let outcome = inputs::plan(&reading.source, &reading.filter).await?;
+    let config = ConfigSource::read(reading.source.observation.config.as_deref());
+    let outcome = inputs::plan(&reading.source, &reading.filter, &config).await?;
     show_plan(&outcome, reading)
 }
 
 async fn run_plan(reading: &PlanArgs, out: Option<PathBuf>, overwrite: bool) -> Result<ExitStatus, CommandError> {
     let replaces = Replaces::own(OwnFile::PLAN, overwrite);
     let out = out.or_else(|| (!reading.json).then(|| "plan.json".into()));
+    let config = ConfigSource::read(reading.source.observation.config.as_deref());
     if let Some(path) = &out {
-        check_output_is_no_input(path, &reading.source, None)?;
+        check_output_is_no_input(path, &reading.source, None, &config)?;
         check_output_replaceable(path, replaces)?;
     }
-    let outcome = inputs::plan(&reading.source, &reading.filter).await?;
+    let outcome = inputs::plan(&reading.source, &reading.filter, &config).await?;
     if let Some(path) = &out {
         let digest = files::replace(path, replaces, |file| artifact::write_plan(file, &outcome.judged, outcome.provenance))
             .map_err(|error| write_error(path, &error))?;
@@ -316,12 +318,13 @@ async fn run_observe(source: &DesiredArgs, out: Option<PathBuf>, overwrite: bool
         None => Some(new_output_path("current.json")?),
         named => named,
     };
+    let config = ConfigSource::read(source.observation.config.as_deref());
     if let Some(path) = &out {
-        check_output_is_no_input(path, source, None)?;
+        check_output_is_no_input(path, source, None, &config)?;
         check_output_replaceable(path, replaces)?;
     }
     let desired = inputs::read_desired(&source.desired)?;
-    let config = inputs::load_config(source.observation.config.as_deref(), desired.environment())?;
+    let config = inputs::environment_config(&config, desired.environment())?;
     let observation = inputs::observe(&source.observation, config, desired.environment(), &desired.scope().into()).await?.observation;
     if let Some(path) = &out {
         files::replace(path, replaces, |file| artifact::write_observation(file, &observation))
@@ -371,18 +374,19 @@ fn new_output_path(name: &str) -> Result<PathBuf, CommandError> {
 }
 
 /// The output must be neither an input nor a part of the state.
-fn check_output_is_no_input(out: &Path, source: &DesiredArgs, saved: Option<&PathBuf>) -> Result<(), CommandError> {
+fn check_output_is_no_input(out: &Path, source: &DesiredArgs, saved: Option<&PathBuf>, config: &ConfigSource) -> Result<(), CommandError> {
     let inputs = [Some(&source.desired), source.observation.replay.as_ref(), saved];
     match inputs.into_iter().flatten().find(|input| files::are_same_file(out, input)) {
         Some(input) => Err(output_taken_error(input, "the command reads it")),
-        None => check_output_is_no_state(out, source.observation.config.as_deref()),
+        None => check_output_is_no_state(out, config),
     }
 }
 
 /// The output must be neither a part of the state nor of the configuration.
-fn check_output_is_no_state(out: &Path, config: Option<&Path>) -> Result<(), CommandError> {
-    let leads_to = config::referenced_paths(config);
-    if let Some(input) = config::find_config_path(config).iter().chain(&leads_to.files).find(|input| files::are_same_file(out, input)) {
+fn check_output_is_no_state(out: &Path, config: &ConfigSource) -> Result<(), CommandError> {
+    let leads_to = config.referenced_paths();
+    let named = leads_to.files.iter().map(PathBuf::as_path);
+    if let Some(input) = config.path().into_iter().chain(named).find(|input| files::are_same_file(out, input)) {
         return Err(output_taken_error(input, "it is the configuration, or a file that the configuration names"));
     }
     if let Some(witness) = leads_to.witness.filter(|witness| witness::is_witness_file(witness, out)) {

@@ -4,8 +4,7 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use converger_core::failure::FailureCode;
-use converger_runtime::state_dir::OnFatal;
-use converger_store::FatalCause;
+use converger_store::{FatalCause, OnFatal};
 
 use crate::exit_status::ExitStatus;
 use crate::progress;

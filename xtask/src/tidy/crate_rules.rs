@@ -65,9 +65,6 @@ const OF_A_PROGRAM: &[&str] = &[
 const SERVING: &[(&str, &str)] =
     &[("hyper", "server"), ("hyper-util", "server"), ("hyper-util", "server-auto"), ("hyper-util", "server-graceful")];
 
-/// Crates that may not exist yet; the row applies from the commit that adds the crate.
-const PLANNED: &[&str] = &["converger-runtime"];
-
 const CRATE_RULES: &[CrateRules] = &[
     CrateRules {
         name: "converger-core",
@@ -243,7 +240,7 @@ fn binary_violation(package: &CargoPackage, rules: &CrateRules) -> Option<CrateV
 
 fn stale_rules(graph: &PackageGraph, all_rules: &[CrateRules]) -> Vec<TidyViolation> {
     let members: BTreeSet<&str> = graph.members().map(|(package, _)| package.name.as_str()).collect();
-    let stale = all_rules.iter().filter(|rules| !members.contains(rules.name) && !PLANNED.contains(&rules.name));
+    let stale = all_rules.iter().filter(|rules| !members.contains(rules.name));
     stale
         .map(|rules| TidyViolation::new(TABLE, 1, format!("the table names `{}`, which is not one of our crates; remove it", rules.name)))
         .collect()
@@ -426,12 +423,6 @@ mod tests {
         };
         assert!(with("client").is_empty());
         assert!(with("server")[0].contains("converger-runtime -> middle;"), "{:?}", with("server"));
-    }
-
-    #[test]
-    fn a_planned_crate_may_be_missing() {
-        let without = CRATE_RULES.iter().filter(|rules| !PLANNED.contains(&rules.name)).map(|rules| test_package(rules.name, &[]));
-        assert!(stale_rules(&test_graph(without), CRATE_RULES).is_empty());
     }
 
     #[test]

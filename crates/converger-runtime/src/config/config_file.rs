@@ -36,7 +36,7 @@ const AT_ONCE_RANGE: RangeInclusive<u64> = 1..=1_000;
 const TASK_SECS_RANGE: RangeInclusive<u64> = 10..=86_400;
 
 /// What the file says.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct ConfigFile {
     pub(super) environments: BTreeMap<EnvironmentName, EnvironmentSection>,
     /// The limits, if the file has that section.
@@ -50,6 +50,7 @@ pub(super) struct ConfigFile {
 }
 
 /// `[environments.<name>]`.
+#[derive(Clone)]
 pub(super) struct EnvironmentSection {
     pub(super) span: Span,
     pub(super) rules: Rules,

@@ -13,7 +13,7 @@ use super::table_reader::is_plain_word;
 use crate::error::{RuntimeError, RuntimeFault};
 
 /// Why there is no configuration.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ConfigError {
     /// Its code.
     pub code: FailureCode,

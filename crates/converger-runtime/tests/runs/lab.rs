@@ -119,7 +119,7 @@ impl Stage {
     }
 }
 
-fn lab_name() -> EnvironmentName {
+pub(crate) fn lab_name() -> EnvironmentName {
     EnvironmentName::new("lab").expect("a name")
 }
 

@@ -2,11 +2,13 @@
 
 mod events;
 mod full_disk;
+mod holds;
 mod hosts;
 mod lab;
 mod recovery;
 mod reload;
 mod run_ends;
+mod state_writes;
 
 use std::pin::pin;
 

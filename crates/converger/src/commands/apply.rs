@@ -19,7 +19,7 @@ use converger_runtime::environment::StartedRun;
 use converger_runtime::environment::check_contract;
 use converger_runtime::reader::unconfigured_error;
 use converger_runtime::{
-    Environment, EnvironmentReader, ExpectedPlan, Opened, Planned, Question, Run, RunAdmission, RunReport, RunRequest,
+    ConfigSource, Environment, EnvironmentReader, ExpectedPlan, Opened, Planned, Question, Run, RunAdmission, RunReport, RunRequest,
 };
 
 use super::display::Display;
@@ -32,21 +32,22 @@ use crate::{host, line_wrap, render, verbosity};
 use confirmation::Answer;
 use next_steps::NextSteps;
 
-pub(super) use progress_board::{BoardSubject, IN_FLIGHT, ProgressBoard};
+pub(super) use progress_board::{BoardSubject, ProgressBoard};
 pub(super) use result::recovered_text;
 pub(super) use stop::mention;
 
 pub(super) async fn apply(arguments: &ApplyArgs) -> Result<ExitStatus, CommandError> {
     check_contract()?;
     confirmation::check_digest(arguments)?;
+    let config = ConfigSource::read(arguments.source.observation.config.as_deref());
     if let Some(path) = &result::path(arguments) {
-        super::check_output_is_no_input(path, &arguments.source, arguments.plan.as_ref())?;
+        super::check_output_is_no_input(path, &arguments.source, arguments.plan.as_ref(), &config)?;
         result::check_path(path, arguments)?;
     }
     if arguments.source.observation.replay.is_some() {
-        return show_recorded(arguments).await;
+        return show_recorded(arguments, &config).await;
     }
-    let inputs = RunInputs::read(&arguments.source, &arguments.filter)?;
+    let inputs = RunInputs::read(&arguments.source, &arguments.filter, &config)?;
     if inputs.config.connection.is_none() {
         return Err(unconfigured_error(inputs.desired.environment()).into());
     }
@@ -78,14 +79,14 @@ pub(super) async fn apply(arguments: &ApplyArgs) -> Result<ExitStatus, CommandEr
 }
 
 /// Shows the plan of a recorded observation, which is never applied (G7).
-async fn show_recorded(arguments: &ApplyArgs) -> Result<ExitStatus, CommandError> {
-    let Planned { judged, origin, provenance } = inputs::plan(&arguments.source, &arguments.filter).await?;
+async fn show_recorded(arguments: &ApplyArgs, config: &ConfigSource) -> Result<ExitStatus, CommandError> {
+    let Planned { judged, origin, provenance } = inputs::plan(&arguments.source, &arguments.filter, config).await?;
     let judged = judged.refuse(Refusal::replay_not_appliable());
     super::show_plan_outcome(&Planned { judged, origin, provenance }, arguments.json, ReportOptions::new(verbosity::current()))
 }
 
 async fn open(reader: EnvironmentReader) -> Result<Environment, CommandError> {
-    let state = inputs::open_state_of(reader.config()).await?;
+    let state = inputs::open_state(reader.config()).await?;
     match Environment::open(state, reader)? {
         Opened::Ready(environment) => Ok(environment),
         Opened::Refused(refusal) => Err(CommandError::refusal_error(&refusal)),

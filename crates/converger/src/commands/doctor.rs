@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::{CommandError, finish_output, inputs, ops};
 use crate::cli::DoctorArgs as Visit;
-use crate::config::{self, ConfiguredEnvironments, ConnectionConfig, ONE_NAME_PER_CLUSTER};
+use crate::config::{ConfigSource, ConfiguredEnvironments, ConnectionConfig, ONE_NAME_PER_CLUSTER};
 use crate::exit_status::ExitStatus;
 use crate::render::{self, BOLD, CYAN, DIM, GREEN, RED, YELLOW, apply_style};
 use crate::{files, output, progress};
@@ -27,7 +27,8 @@ const SCHEMA: &str = "converger.doctor/1";
 /// Examines the environments one after the other. A failure in one does not keep the others from being examined.
 pub(super) async fn run_doctor(arguments: &Visit) -> Result<ExitStatus, CommandError> {
     let desired = arguments.desired.as_deref().map(inputs::read_desired).transpose()?;
-    let environments = config::load_environments(arguments.config.as_deref()).map_err(RuntimeError::from)?;
+    let source = ConfigSource::read(arguments.config.as_deref());
+    let environments = source.environments().map_err(RuntimeError::from)?;
     let wanted = match (&arguments.environment, &desired) {
         (Some(name), _) => Some(inputs::parse_environment(name)?),
         (None, Some(desired)) => Some(desired.environment().clone()),
@@ -45,7 +46,7 @@ pub(super) async fn run_doctor(arguments: &Visit) -> Result<ExitStatus, CommandE
     let mut exit_status = ExitStatus::Done;
     for name in names {
         let connection = environments.connections.get(&name).ok_or_else(|| CommandError::from(unconfigured_error(&name)))?;
-        let extra = [check_config(&name, connection, &environments), check_holds(arguments, &name)].concat();
+        let extra = [check_config(&name, connection, &environments), check_holds(&source, &name)].concat();
         let examined = match connection.resolve_settings(&name) {
             Ok(environment) => {
                 let spinner = progress::start_spinner(&format!("examining {name}"));
@@ -99,8 +100,8 @@ fn check_config(name: &EnvironmentName, connection: &ConnectionConfig, environme
 }
 
 /// Freezes and holds, which keep an apply from acting; or that they cannot be read, so nothing is planned.
-fn check_holds(arguments: &Visit, name: &EnvironmentName) -> Vec<DoctorFinding> {
-    let Ok(config) = inputs::load_config(arguments.config.as_deref(), name) else { return Vec::new() };
+fn check_holds(source: &ConfigSource, name: &EnvironmentName) -> Vec<DoctorFinding> {
+    let Ok(config) = source.config(name) else { return Vec::new() };
     let remembered = match state_dir::peek_conditions(&config, name) {
         Ok(remembered) => remembered,
         Err(error) => {

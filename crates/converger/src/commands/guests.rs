@@ -8,10 +8,12 @@ use std::io::Write as _;
 use converger_core::guest::EnvironmentName;
 use converger_core::normalize::WordSet;
 use converger_core::observe::{self, Observation, ObservedGuest, ObservedStatus, Reading};
+use converger_runtime::ConfigSource;
 use serde_json::{Value as Json, json};
 
 use super::display::Display;
-use super::{CommandError, finish_output, inputs};
+use super::inputs::{self, TargetEnvironment};
+use super::{CommandError, finish_output};
 use crate::cli::GuestsArgs;
 use crate::exit_status::ExitStatus;
 use crate::render::{self, apply_style, count_with_noun, truncate_untrusted};
@@ -27,8 +29,8 @@ const IDS_SHOWN_MAX: usize = 10;
 const TAGS_SHOWN_MAX: usize = 10;
 
 pub(super) async fn list_guests(arguments: &GuestsArgs) -> Result<ExitStatus, CommandError> {
-    let environment = inputs::select_environment(arguments.environment.as_deref(), arguments.config.as_deref())?;
-    let config = inputs::load_config(arguments.config.as_deref(), &environment)?;
+    let TargetEnvironment { name: environment, config } =
+        inputs::select_environment(arguments.environment.as_deref(), &ConfigSource::read(arguments.config.as_deref()))?;
     let token = config.connection.as_ref().map(|connection| connection.token_id().to_owned()).unwrap_or_default();
     let reader = inputs::open_reader(environment.clone(), config, &Display::new());
     let report = reader.list_guests().await?;

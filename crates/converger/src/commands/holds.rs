@@ -3,85 +3,96 @@
 //! Each is durable in the store before the command ends, and a running apply checks the store before its next intent.
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use converger_core::apply::{Freeze, Hold, is_valid_remark};
-use converger_core::guest::EnvironmentName;
+use converger_runtime::holds::{CheckedHold, HoldCheck, HoldRequest, HoldSubject};
 use converger_runtime::reader::unconfigured_error;
 use converger_runtime::state_dir::WriteOutcome;
-use converger_store::{Batch, StoreWrite};
+use converger_runtime::{Author, Config, Reason, StateDirectory};
 
-use super::{CommandError, finish_output, identity, inputs};
+use super::inputs::{self, TargetEnvironment};
+use super::{CommandError, finish_output};
 use crate::cli::{EnvironmentArgs, FreezeArgs, HoldArgs, ReleaseArgs};
-use crate::config::ConnectionConfig;
 use crate::exit_status::ExitStatus;
-use crate::{files, host};
+use crate::{files, output};
 
 pub(super) async fn freeze(arguments: &FreezeArgs) -> Result<ExitStatus, CommandError> {
-    let (environment, connection) = configured_environment(&arguments.target)?;
-    let reason = check_reason(&arguments.reason, "why, for other people")?;
-    let freeze = Freeze { environment: environment.clone(), by: host::actor().into(), reason, at_ms: host::now_ms() };
-    let confirmation =
-        format!("{environment} is frozen: no new change starts there until `converger thaw {environment}`; operations in flight continue");
-    let checked = identity::check(arguments.target.config.as_deref(), &environment, &connection, None, arguments.offline).await?;
-    let directory = commit_write(&arguments.target, checked.batch(StoreWrite::Freeze(freeze))).await?;
-    print_confirmation(&format!("{confirmation}\n{}", describe_reach(&directory)))
+    let TargetEnvironment { name, config } = resolve_reachable(&arguments.target)?;
+    let confirmation = format!("{name} is frozen: no new change starts there until `converger thaw {name}`; operations in flight continue");
+    let reason = check_reason(&arguments.reason, REASON_HINT)?;
+    let request = HoldRequest { environment: name, subject: HoldSubject::Environment, reason, author: Author::of_process() };
+    let state = record_hold(request, &config, arguments.offline).await?;
+    print_confirmation(&format!("{confirmation}\n{}", describe_reach(state.path())))
 }
 
 pub(super) async fn thaw(target: &EnvironmentArgs) -> Result<ExitStatus, CommandError> {
-    let (environment, _) = configured_environment(target)?;
-    let thaw = StoreWrite::Thaw { environment: environment.clone(), by: host::actor().into(), at_ms: host::now_ms() };
-    commit_write(target, thaw).await?;
-    print_confirmation(&format!("{environment} is thawed"))
+    let TargetEnvironment { name, config } = resolve_reachable(target)?;
+    let state = inputs::open_state(&config).await?;
+    check_written(state.thaw_environment(name.clone(), Author::of_process()).await?)?;
+    print_confirmation(&format!("{name} is thawed"))
 }
 
 pub(super) async fn hold(arguments: &HoldArgs) -> Result<ExitStatus, CommandError> {
-    let (environment, connection) = configured_environment(&arguments.target)?;
-    let reason = check_reason(&arguments.reason, "why, for other people")?;
-    let hold = Hold { environment: environment.clone(), vmid: arguments.vmid, by: host::actor().into(), reason, at_ms: host::now_ms() };
-    let confirmation = format!(
-        "guest {} of {environment} is held: it is not changed until `converger release {environment} {}`",
-        arguments.vmid, arguments.vmid
-    );
-    let checked =
-        identity::check(arguments.target.config.as_deref(), &environment, &connection, Some(arguments.vmid), arguments.offline).await?;
-    let directory = commit_write(&arguments.target, checked.batch(StoreWrite::Hold(hold))).await?;
-    print_confirmation(&format!("{confirmation}\n{}", describe_reach(&directory)))
+    let TargetEnvironment { name, config } = resolve_reachable(&arguments.target)?;
+    let vmid = arguments.vmid;
+    let confirmation = format!("guest {vmid} of {name} is held: it is not changed until `converger release {name} {vmid}`");
+    let reason = check_reason(&arguments.reason, REASON_HINT)?;
+    let request = HoldRequest { environment: name, subject: HoldSubject::Guest(vmid), reason, author: Author::of_process() };
+    let state = record_hold(request, &config, arguments.offline).await?;
+    print_confirmation(&format!("{confirmation}\n{}", describe_reach(state.path())))
 }
 
 pub(super) async fn release(arguments: &ReleaseArgs) -> Result<ExitStatus, CommandError> {
-    let (environment, _) = configured_environment(&arguments.target)?;
-    let (by, at_ms) = (host::actor().into(), host::now_ms());
-    let release = StoreWrite::Release { environment: environment.clone(), vmid: arguments.vmid, by, at_ms };
-    commit_write(&arguments.target, release).await?;
-    print_confirmation(&format!("guest {} of {environment} is released", arguments.vmid))
+    let TargetEnvironment { name, config } = resolve_reachable(&arguments.target)?;
+    let state = inputs::open_state(&config).await?;
+    check_written(state.release_guest(name.clone(), arguments.vmid, Author::of_process()).await?)?;
+    print_confirmation(&format!("guest {} of {name} is released", arguments.vmid))
 }
 
-/// An environment of converger.toml: freezing a misspelt name would have no effect, unnoticed.
-fn configured_environment(target: &EnvironmentArgs) -> Result<(EnvironmentName, ConnectionConfig), CommandError> {
+/// An environment with a connection: freezing a misspelt name would have no effect, unnoticed.
+fn resolve_reachable(target: &EnvironmentArgs) -> Result<TargetEnvironment, CommandError> {
     let environment = inputs::resolve_environment(target)?;
-    let config = inputs::load_config(target.config.as_deref(), &environment)?;
-    let connection = config.connection.ok_or_else(|| unconfigured_error(&environment))?;
-    Ok((environment, connection))
+    if environment.config.connection.is_none() {
+        return Err(unconfigured_error(&environment.name).into());
+    }
+    Ok(environment)
 }
 
-/// Checks a reason, which is recorded.
-pub(super) fn check_reason(reason: &str, what: &str) -> Result<Box<str>, CommandError> {
-    if is_valid_remark(reason) {
-        return Ok(reason.into());
-    }
-    Err(CommandError::input_error("the reason is empty or longer than 4096 bytes").with_help(format!("write with --reason {what}")))
+/// What to write with `--reason`.
+pub(super) const REASON_HINT: &str = "why, for other people";
+
+/// Checks a reason, which is recorded. `hint` says what to write with `--reason`.
+pub(super) fn check_reason(reason: &str, hint: &str) -> Result<Reason, CommandError> {
+    Reason::new(reason).ok_or_else(|| {
+        CommandError::input_error("the reason is empty or longer than 4096 bytes").with_help(format!("write with --reason {hint}"))
+    })
 }
 
-/// Writes the batch durably. Gives the path of the state directory.
-async fn commit_write(target: &EnvironmentArgs, batch: impl Into<Batch>) -> Result<PathBuf, CommandError> {
-    let environment = inputs::resolve_environment(target)?;
-    let state = inputs::open_state(target.config.as_deref(), &environment).await?;
-    if let WriteOutcome::Refused(refusal) = state.write(batch.into()).await? {
-        return Err(CommandError::refusal_error(&refusal));
+/// Checks the cluster, prints what could not be checked, and records the hold or freeze.
+async fn record_hold(request: HoldRequest, config: &Config, is_offline: bool) -> Result<StateDirectory, CommandError> {
+    let hold = check_hold(request, config, is_offline).await?;
+    hold.notes().iter().for_each(|note| output::print_warning(note));
+    let state = inputs::open_state(config).await?;
+    check_written(state.record_hold(hold).await?)?;
+    Ok(state)
+}
+
+async fn check_hold(request: HoldRequest, config: &Config, is_offline: bool) -> Result<CheckedHold, CommandError> {
+    if is_offline {
+        return Ok(request.skip_check(config, "--offline was given"));
     }
-    state.attest_ledger().await?;
-    Ok(state.path().to_owned())
+    match request.check(config).await? {
+        HoldCheck::Checked(hold) => Ok(hold),
+        HoldCheck::Refused(refusal) => Err(CommandError::refusal_error(&refusal)),
+    }
+}
+
+/// A refused write ends the command.
+pub(super) fn check_written(outcome: WriteOutcome) -> Result<(), CommandError> {
+    match outcome {
+        WriteOutcome::Written(_) => Ok(()),
+        WriteOutcome::Refused(refusal) => Err(CommandError::refusal_error(&refusal)),
+    }
 }
 
 /// Who is affected: other users and machines have other state directories unless one is configured.

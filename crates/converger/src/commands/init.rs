@@ -11,9 +11,11 @@ use converger_core::document::Notation;
 use converger_core::failure::FailureCode;
 use converger_core::guest::EnvironmentName;
 use converger_core::refusal::Refusal;
+use converger_runtime::ConfigSource;
 use serde_json::{Value as Json, json};
 
-use super::{CommandError, finish_output, inputs};
+use super::inputs::{self, TargetEnvironment};
+use super::{CommandError, finish_output};
 use crate::cli::{InitArgs, select_guests};
 use crate::exit_status::ExitStatus;
 use crate::files::Replaces;
@@ -21,10 +23,10 @@ use crate::render::{self, apply_style, count_with_noun, quote_untrusted};
 use crate::{files, line_wrap, output};
 
 pub(super) async fn init(arguments: &InitArgs) -> Result<ExitStatus, CommandError> {
-    let environment = inputs::select_environment(arguments.environment.as_deref(), arguments.observation.config.as_deref())?;
-    let out = select_output(arguments)?;
+    let source = ConfigSource::read(arguments.observation.config.as_deref());
+    let TargetEnvironment { name: environment, config } = inputs::select_environment(arguments.environment.as_deref(), &source)?;
+    let out = select_output(arguments, &source)?;
     let selection = select_guests(&arguments.vmid);
-    let config = inputs::load_config(arguments.observation.config.as_deref(), &environment)?;
     let observation = inputs::observe(&arguments.observation, config, &environment, &selection).await?.observation;
     let scope = selection.resolve(observation.candidate_ids());
     if scope.ids().is_empty() {
@@ -76,7 +78,7 @@ fn describe_absent_ids(selection: &GuestSelection, scope: &Scope) -> String {
 }
 
 /// The file to write, if any. An existing file is replaced only with `--overwrite`.
-fn select_output(arguments: &InitArgs) -> Result<Option<PathBuf>, CommandError> {
+fn select_output(arguments: &InitArgs, source: &ConfigSource) -> Result<Option<PathBuf>, CommandError> {
     let path = match &arguments.out {
         Some(named) => named.clone(),
         None if arguments.json || arguments.dry_run => return Ok(None),
@@ -87,7 +89,7 @@ fn select_output(arguments: &InitArgs) -> Result<Option<PathBuf>, CommandError> 
         let stop = CommandError::input_error("`-` is not a file");
         return Err(stop.with_help("--dry-run prints the declared state on standard output"));
     }
-    super::check_output_is_no_state(&path, arguments.observation.config.as_deref())?;
+    super::check_output_is_no_state(&path, source)?;
     if files::detect_notation(&path) == Notation::Json {
         let stop = CommandError::input_error(format!("{name} would be read as JSON, but init writes YAML"));
         return Err(stop.with_help("name a file that ends in .yaml"));

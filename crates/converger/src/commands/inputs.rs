@@ -15,14 +15,14 @@ use converger_core::guest::EnvironmentName;
 use converger_runtime::expected_plan::ExpectedPlanError;
 use converger_runtime::reader::{configuration_example, unconfigured_error};
 use converger_runtime::{
-    Config, EnvironmentReader, Host, ObservationSource, Observed, Planned, RuntimeError, StateDirectory, StateLocation,
+    Config, ConfigSource, EnvironmentReader, Host, ObservationSource, Observed, Planned, RuntimeError, StateDirectory, StateLocation,
 };
 
 use super::CommandError;
 use super::display::Display;
 use crate::cli::{DesiredArgs, EnvironmentArgs, GuestFilterArgs, ObservationArgs, select_guests};
 use crate::files::InputText;
-use crate::{config, diagnostics, fatal, files, progress};
+use crate::{diagnostics, fatal, files, progress};
 
 /// The declared state and the configuration of a run.
 pub(super) struct RunInputs {
@@ -32,9 +32,9 @@ pub(super) struct RunInputs {
 
 impl RunInputs {
     /// Reads both, and narrows the declared state to `--only`.
-    pub(super) fn read(source: &DesiredArgs, choice: &GuestFilterArgs) -> Result<Self, CommandError> {
+    pub(super) fn read(source: &DesiredArgs, choice: &GuestFilterArgs, config: &ConfigSource) -> Result<Self, CommandError> {
         let desired = read_desired(&source.desired)?;
-        let config = load_config(source.observation.config.as_deref(), desired.environment())?;
+        let config = environment_config(config, desired.environment())?;
         let desired = if choice.only.is_empty() { desired } else { narrow(&desired, &select_guests(&choice.only))? };
         Ok(Self { desired, config })
     }
@@ -75,8 +75,8 @@ pub(super) fn resolve_declared(desired: &Desired, selection: &GuestSelection, op
 }
 
 /// Observes and plans as `audit`, `plan` and `apply --replay` do.
-pub(super) async fn plan(source: &DesiredArgs, choice: &GuestFilterArgs) -> Result<Planned, CommandError> {
-    let (desired, reader) = RunInputs::read(source, choice)?.into_reader(&Display::new());
+pub(super) async fn plan(source: &DesiredArgs, choice: &GuestFilterArgs, config: &ConfigSource) -> Result<Planned, CommandError> {
+    let (desired, reader) = RunInputs::read(source, choice, config)?.into_reader(&Display::new());
     let from = observation_source(&source.observation)?;
     require_source(&reader, &from)?;
     let waiting = replay_spinner(&source.observation);
@@ -126,8 +126,9 @@ fn observation_source(observation_arguments: &ObservationArgs) -> Result<Observa
     Ok(ObservationSource::Recording(RecordingObserver::File(recording.clone())))
 }
 
-pub(super) fn load_config(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, CommandError> {
-    config::load(named, environment).map_err(|error| match error.code {
+/// The configuration of an environment, out of the file that the command has read.
+pub(super) fn environment_config(source: &ConfigSource, environment: &EnvironmentName) -> Result<Config, CommandError> {
+    source.config(environment).map_err(|error| match error.code {
         FailureCode::EnvironmentUnconfigured => {
             let help = format!("correct the name of the environment, or {}", configuration_example(environment.as_str()));
             CommandError::input_error(error.text).with_code(error.code).with_help(help)
@@ -136,12 +137,8 @@ pub(super) fn load_config(named: Option<&Path>, environment: &EnvironmentName) -
     })
 }
 
-/// Opens the state directory that converger.toml names, for writing.
-pub(super) async fn open_state(config: Option<&Path>, environment: &EnvironmentName) -> Result<StateDirectory, CommandError> {
-    open_state_of(&load_config(config, environment)?).await
-}
-
-pub(super) async fn open_state_of(config: &Config) -> Result<StateDirectory, CommandError> {
+/// Opens the state directory that the configuration names, for writing.
+pub(super) async fn open_state(config: &Config) -> Result<StateDirectory, CommandError> {
     Ok(StateDirectory::open(&StateLocation::from_config(config)?, fatal::end_process()).await?)
 }
 
@@ -175,42 +172,56 @@ pub(super) fn read_plan_file<T>(path: &Path, parse: impl Fn(&[u8]) -> Result<T, 
     })
 }
 
-/// The environment of `--environment`, or the only one that is configured, which is printed.
-pub(super) fn select_environment(named: Option<&str>, config: Option<&Path>) -> Result<EnvironmentName, CommandError> {
-    if let Some(name) = named {
-        return parse_environment(name);
+/// An environment and its configuration, which is read once per command.
+pub(super) struct TargetEnvironment {
+    pub(super) name: EnvironmentName,
+    pub(super) config: Config,
+}
+
+impl TargetEnvironment {
+    fn new(name: EnvironmentName, source: &ConfigSource) -> Result<Self, CommandError> {
+        let config = environment_config(source, &name)?;
+        Ok(Self { name, config })
     }
-    let only = only_environment(config, "name the environment with `--environment NAME`")?;
+}
+
+/// The environment of `--environment`, or the only one that is configured, which is printed.
+pub(super) fn select_environment(named: Option<&str>, source: &ConfigSource) -> Result<TargetEnvironment, CommandError> {
+    if let Some(name) = named {
+        return TargetEnvironment::new(parse_environment(name)?, source);
+    }
+    let only = only_environment(source, "name the environment with `--environment NAME`")?;
     let _ = writeln!(anstream::stderr(), "environment: {only} (the only one that is configured)");
-    Ok(only)
+    TargetEnvironment::new(only, source)
 }
 
 /// The named environment, or the only one that is configured.
-pub(super) fn resolve_environment(target: &EnvironmentArgs) -> Result<EnvironmentName, CommandError> {
-    let Some(name) = &target.environment else {
-        return only_environment(target.config.as_deref(), "name it before the other arguments, such as `converger ops list NAME`");
+pub(super) fn resolve_environment(target: &EnvironmentArgs) -> Result<TargetEnvironment, CommandError> {
+    let source = ConfigSource::read(target.config.as_deref());
+    let name = match &target.environment {
+        Some(name) => parse_environment(name)?,
+        None => only_environment(&source, "name it before the other arguments, such as `converger ops list NAME`")?,
     };
-    parse_environment(name)
+    TargetEnvironment::new(name, &source)
 }
 
 /// The only environment of converger.toml. With several, the error lists them; `help` says how to name one.
-pub(super) fn only_environment(config: Option<&Path>, help: &str) -> Result<EnvironmentName, CommandError> {
-    let Some(path) = config::find_config_path(config) else {
+fn only_environment(source: &ConfigSource, help: &str) -> Result<EnvironmentName, CommandError> {
+    let Some(path) = source.path() else {
         let stop = CommandError::input_error("no environment is named, and there is no converger.toml in this directory");
         return Err(stop
             .with_code(FailureCode::EnvironmentUnconfigured)
             .with_help(format!("{help}; or name the file with `--config FILE`")));
     };
-    let names = config::load_environment_names(config).map_err(RuntimeError::from)?;
-    let file = files::display_path(&path);
-    match names.as_slice() {
-        [only] => Ok(only.clone()),
+    let file = files::display_path(path);
+    match source.environment_names().map_err(RuntimeError::from)?.as_slice() {
+        [only] => Ok((*only).clone()),
         [] => {
             let stop = CommandError::input_error(format!("{file} has no environment")).with_code(FailureCode::EnvironmentUnconfigured);
             Err(stop.with_help(configuration_example("lab")))
         }
         several => {
-            let all: Vec<&str> = several.iter().map(EnvironmentName::as_str).collect();
+            let all: Vec<&str> = several.iter().map(|name| name.as_str()).collect();
             Err(CommandError::input_error(format!("no environment is named, and {file} has {}: {}", all.len(), all.join(", ")))
                 .with_help(help))
         }

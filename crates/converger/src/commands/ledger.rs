@@ -19,7 +19,7 @@ use converger_core::failure::FailureCode;
 use converger_ledger::{Checkpoint, NoteSigner};
 use converger_runtime::ledger_reader::{self, entry_out_of_range_error, parse_entry_at};
 use converger_runtime::state_dir::run_blocking;
-use converger_runtime::{LedgerLocation, StateDirectory, StateLocation, ledger_key, witness};
+use converger_runtime::{Author, ConfigSource, LedgerLocation, StateDirectory, StateLocation, ledger_key, witness};
 use converger_store::StoreError;
 use converger_store::StoreReader as _;
 use serde_json::{Value as Json, json};
@@ -197,8 +197,8 @@ struct SignedLedger {
 
 /// Signs the durable entries only, so that no signed entry can be lost. The open store knows which ones are durable; the file may have more
 /// entries than the disk.
-async fn sign_ledger(config: Option<&Path>) -> Result<SignedLedger, CommandError> {
-    let location = LedgerLocation::from_config(config)?;
+async fn sign_ledger(config: &ConfigSource) -> Result<SignedLedger, CommandError> {
+    let location = LedgerLocation::from_source(config)?;
     // A missing ledger is not created, and nothing is written if the witness has seen another one.
     location.check_exists()?;
     let state = open_state(&location).await?;
@@ -217,23 +217,24 @@ async fn sign_ledger(config: Option<&Path>) -> Result<SignedLedger, CommandError
 }
 
 async fn print_checkpoint(arguments: &LedgerArgs) -> Result<ExitStatus, CommandError> {
-    let signed = sign_ledger(arguments.config.as_deref()).await?;
+    let signed = sign_ledger(&ConfigSource::read(arguments.config.as_deref())).await?;
     finish_output(write!(io::stdout(), "{}", signed.text), ExitStatus::Done)
 }
 
 async fn print_key(arguments: &LedgerArgs) -> Result<ExitStatus, CommandError> {
-    let signed = sign_ledger(arguments.config.as_deref()).await?;
+    let signed = sign_ledger(&ConfigSource::read(arguments.config.as_deref())).await?;
     finish_output(writeln!(io::stdout(), "{}", signed.signer.verifier()), ExitStatus::Done)
 }
 
 async fn run_export(exporting: &ExportArgs) -> Result<ExitStatus, CommandError> {
-    let signed = sign_ledger(exporting.ledger.config.as_deref()).await?;
+    let config = ConfigSource::read(exporting.ledger.config.as_deref());
+    let signed = sign_ledger(&config).await?;
     let exported =
         match signed.location.read(|reader| export::write_export(reader, &signed, &exporting.directory, exporting.overwrite.overwrite))? {
             Some(exported) => exported,
             // An observation was pruned after the checkpoint was signed. Sign again, so that the entry about the pruning is included.
             None => {
-                let signed = sign_ledger(exporting.ledger.config.as_deref()).await?;
+                let signed = sign_ledger(&config).await?;
                 let missing_evidence = || {
                     CommandError::evidence_error(
                         FailureCode::EvidenceMissing,
@@ -265,7 +266,7 @@ async fn run_resync(resyncing: &ResyncArgs) -> Result<ExitStatus, CommandError> 
     location.check_exists()?;
     let size = {
         let (state, witness) = (StateDirectory::open_unwitnessed(&state_location(&location), fatal::end_process())?, witness.to_owned());
-        run_blocking(move || witness::resync(&state, &witness, &reason)).await?
+        run_blocking(move || witness::resync(&state, &witness, reason, Author::of_process())).await?
     };
     let directory = files::display_path(&location.directory);
     let text = format!(
@@ -276,11 +277,12 @@ async fn run_resync(resyncing: &ResyncArgs) -> Result<ExitStatus, CommandError> 
 
 async fn run_prove(arguments: &ProveArgs) -> Result<ExitStatus, CommandError> {
     let replaces = Replaces::own(OwnFile::Receipt, arguments.overwrite.overwrite);
+    let config = ConfigSource::read(arguments.ledger.config.as_deref());
     if let Some(path) = &arguments.out {
-        super::check_output_is_no_state(path, arguments.ledger.config.as_deref())?;
+        super::check_output_is_no_state(path, &config)?;
         super::check_output_replaceable(path, replaces)?;
     }
-    let signed = sign_ledger(arguments.ledger.config.as_deref()).await?;
+    let signed = sign_ledger(&config).await?;
     let (what, receipt) = signed.location.read(|reader| prove::prove(reader, &signed, &arguments.what))?;
     match &arguments.out {
         None => finish_output(write!(io::stdout(), "{receipt}"), ExitStatus::Done),

@@ -5,22 +5,22 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use converger_core::apply::{
-    Fact, Findings, JournalRecord, Operation, OperationHistory, OperationId, Outcome, ReleaseCondition, Resolution, RunId, write_operation,
-    write_outcome,
+    Fact, Operation, OperationHistory, OperationId, Outcome, ReleaseCondition, Resolution, RunId, write_operation, write_outcome,
 };
-use converger_core::failure::FailureCode;
-use converger_core::guest::Vmid;
-use converger_core::refusal::Refusal;
+use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::timestamp;
-use converger_runtime::state_dir::{self, LockOutcome, WriteOutcome, store_error};
-use converger_runtime::{LedgerLocation, LedgerReader, StateDirectory, StateLocation};
-use converger_store::{Batch, EnvironmentLock, OperationFilter, OperationStatus, StoreReader as _, StoreWrite, wait_for};
+use converger_runtime::operation_resolution::{
+    MissingOperation, OperationLookup, ResolutionOutcome, ResolutionRequest, ResolvedOperation, status_word,
+};
+use converger_runtime::state_dir::{self, store_error};
+use converger_runtime::{Author, Config, LedgerLocation, LedgerReader, StateLocation};
+use converger_store::{OperationFilter, OperationStatus, StoreReader as _, wait_for};
 use serde_json::{Value as Json, json};
 
-use super::apply::IN_FLIGHT;
 use super::holds::check_reason;
-use super::{CommandError, finish_output, inputs};
-use crate::cli::{EnvironmentArgs, OpsCommand, OpsListArgs, OpsResolveArgs, OpsShowArgs};
+use super::inputs::{self, TargetEnvironment};
+use super::{CommandError, finish_output};
+use crate::cli::{OpsCommand, OpsListArgs, OpsResolveArgs, OpsShowArgs};
 use crate::exit_status::ExitStatus;
 use crate::render::{self, apply_style, quote_untrusted};
 use crate::{files, host, line_wrap, output};
@@ -34,13 +34,12 @@ pub(super) async fn run_ops(ops: &OpsCommand) -> Result<ExitStatus, CommandError
 }
 
 /// The ledger to read. Nothing is created or opened for writing, so this works on a full or read-only disk.
-fn ledger_location(target: &EnvironmentArgs) -> Result<LedgerLocation, CommandError> {
-    let config = inputs::load_config(target.config.as_deref(), &inputs::resolve_environment(target)?)?;
-    Ok(LedgerLocation::from_directory(&StateLocation::from_config(&config)?.directory))
+fn ledger_location(config: &Config) -> Result<LedgerLocation, CommandError> {
+    Ok(LedgerLocation::from_directory(&StateLocation::from_config(config)?.directory))
 }
 
 fn list_operations(listing: &OpsListArgs) -> Result<ExitStatus, CommandError> {
-    let environment = Some(inputs::resolve_environment(&listing.target)?);
+    let target = inputs::resolve_environment(&listing.target)?;
     let status = match (listing.held, listing.open) {
         (true, _) => Some(OperationStatus::Held),
         (_, true) => Some(OperationStatus::Open),
@@ -52,14 +51,14 @@ fn list_operations(listing: &OpsListArgs) -> Result<ExitStatus, CommandError> {
     };
     let run = listing.run.as_deref().map(|id| RunId::new(id).ok_or_else(|| unknown("a run", id))).transpose()?;
     let before = listing.before.as_deref().map(|id| OperationId::new(id).ok_or_else(|| unknown("an operation", id))).transpose()?;
-    let filter = OperationFilter { environment, run, vmid: listing.vmid, status, before };
+    let filter = OperationFilter { environment: Some(target.name.clone()), run, vmid: listing.vmid, status, before };
     let list = |reader: &LedgerReader, filter: &OperationFilter, limit: u32| {
         let listed = wait_for(reader.store_view().operations(filter.clone(), limit));
         listed.map_err(|error| CommandError::from(store_error(&error)))
     };
-    let location = ledger_location(&listing.target)?;
+    let location = ledger_location(&target.config)?;
     let histories = location.read_if_present(|reader| list(reader, &filter, listing.limit))?.unwrap_or_default();
-    let notices = load_hold_notices(listing)?;
+    let notices = load_hold_notices(listing, target)?;
     let written = if listing.json {
         let lines: Vec<Json> = notices.iter().map(HoldNotice::to_json).chain(histories.iter().map(history_json)).collect();
         output::print_json(|out| lines.iter().try_for_each(|line| writeln!(out, "{line}")))
@@ -122,13 +121,12 @@ impl HoldNotice {
 }
 
 /// The freezes and holds that concern the list.
-fn load_hold_notices(listing: &OpsListArgs) -> Result<Vec<HoldNotice>, CommandError> {
+fn load_hold_notices(listing: &OpsListArgs, target: TargetEnvironment) -> Result<Vec<HoldNotice>, CommandError> {
     if listing.open {
         return Ok(Vec::new());
     }
-    let environment = inputs::resolve_environment(&listing.target)?;
-    let config = inputs::load_config(listing.target.config.as_deref(), &environment)?;
-    let remembered = state_dir::peek_conditions(&config, &environment)?;
+    let TargetEnvironment { name, config } = target;
+    let remembered = state_dir::peek_conditions(&config, &name)?;
     let frozen = remembered.freeze.map(|freeze| HoldNotice { guest: None, reason: freeze.reason, by: Some((freeze.by, freeze.at_ms)) });
     let written = config.circumstances.freeze.map(|reason| HoldNotice { guest: None, reason: reason.into(), by: None });
     let holds = remembered.holds.into_iter().filter(|hold| listing.vmid.is_none_or(|vmid| vmid == hold.vmid));
@@ -142,7 +140,7 @@ pub(super) fn describe_author(by: &str, reason: &str, at_ms: u64) -> String {
 }
 
 fn show_operation(showing: &OpsShowArgs) -> Result<ExitStatus, CommandError> {
-    let history = find_operation(&showing.target, &showing.id)?;
+    let history = find_operation(&inputs::resolve_environment(&showing.target)?, &showing.id)?;
     let written = if showing.json {
         output::print_json(|out| writeln!(out, "{}", history_json(&history)))
     } else {
@@ -152,54 +150,54 @@ fn show_operation(showing: &OpsShowArgs) -> Result<ExitStatus, CommandError> {
 }
 
 /// An operation of this environment. One of another environment is an error: it is about another guest.
-fn find_operation(target: &EnvironmentArgs, id: &str) -> Result<OperationHistory, CommandError> {
-    let environment = inputs::resolve_environment(target)?;
-    let unknown = || {
-        let stop = CommandError::input_error(format!("there is no operation `{}` in `{environment}`", id.escape_debug()));
-        stop.with_help(format!("`converger ops list {environment}` shows them"))
-    };
-    let id = OperationId::new(id).ok_or_else(unknown)?;
-    let history = ledger_location(target)?.read_if_present(|reader| reader.operation(&id))?.flatten().ok_or_else(unknown)?;
-    let own = &history.operation.environment;
-    if *own != environment {
-        return Err(unknown().with_help(format!("it belongs to the environment `{own}`; name that environment to use it")));
+fn find_operation(target: &TargetEnvironment, id: &str) -> Result<OperationHistory, CommandError> {
+    let environment = &target.name;
+    let missing = |missing: MissingOperation| missing_operation_error(environment, id, missing);
+    let parsed = OperationId::new(id).ok_or_else(|| missing(MissingOperation::Unrecorded))?;
+    let history = ledger_location(&target.config)?.read_if_present(|reader| reader.operation(&parsed))?.flatten();
+    match OperationLookup::new(environment, history) {
+        OperationLookup::Found(history) => Ok(*history),
+        OperationLookup::Missing(why) => Err(missing(why)),
     }
-    Ok(history)
+}
+
+fn missing_operation_error(environment: &EnvironmentName, id: &str, missing: MissingOperation) -> CommandError {
+    let stop = CommandError::input_error(format!("there is no operation `{}` in `{environment}`", id.escape_debug()));
+    stop.with_help(match missing {
+        MissingOperation::Unrecorded => format!("`converger ops list {environment}` shows them"),
+        MissingOperation::OfEnvironment(own) => format!("it belongs to the environment `{own}`; name that environment to use it"),
+    })
 }
 
 /// Records a person's resolution of a held operation, with their name and reason.
 async fn resolve_operation(resolving: &OpsResolveArgs) -> Result<ExitStatus, CommandError> {
     let reason = check_reason(&resolving.reason, "how you know the outcome")?;
-    let environment = inputs::resolve_environment(&resolving.target)?;
-    let state = inputs::open_state(resolving.target.config.as_deref(), &environment).await?;
-    let history = find_operation(&resolving.target, &resolving.id)?;
-    let id = history.id().clone();
-    let progress = history.progress();
-    if !progress.is_held() && !progress.is_open() {
-        return Err(CommandError::refusal_error(&Refusal::operation_not_held(id.as_str(), status_word(&history))));
-    }
-    // An open operation may belong to a running apply. It is resolved only under the lock of the environment, which is held until everything is
-    // written.
-    let (_lock, left) = progress.is_open().then(|| end_abandoned(&state, &resolving.target, &id)).transpose()?.unzip();
+    let TargetEnvironment { name: environment, config } = inputs::resolve_environment(&resolving.target)?;
+    let missing = |missing: MissingOperation| missing_operation_error(&environment, &resolving.id, missing);
+    let id = OperationId::new(&resolving.id).ok_or_else(|| missing(MissingOperation::Unrecorded))?;
     let resolution = Resolution::ALL.into_iter().find(|own| own.word() == resolving.r#as);
     let resolution = resolution.ok_or_else(|| CommandError::input_error("--as must be `done`, `failed` or `not-run`"))?;
-    let record = JournalRecord::Resolved { id, resolution, by: host::actor().into(), reason, at_ms: host::now_ms() };
-    let records = left.into_iter().chain([record]);
-    if let WriteOutcome::Refused(refusal) = state.write(Batch::new(records.map(StoreWrite::Record).collect())).await? {
-        return Err(CommandError::refusal_error(&refusal));
-    }
-    state.attest_ledger().await?;
-    let guest = history.operation.guest.vmid;
-    let holds = state.load_conditions(&history.operation.environment).await?.holds;
-    let then = match holds.iter().find(|hold| hold.vmid == guest) {
+    let state = inputs::open_state(&config).await?;
+    let request = ResolutionRequest { environment: environment.clone(), id, resolution, reason, author: Author::of_process() };
+    let resolved = match state.resolve_operation(request).await? {
+        ResolutionOutcome::Resolved(resolved) => resolved,
+        ResolutionOutcome::Missing(why) => return Err(missing(why)),
+        ResolutionOutcome::Refused(refusal) => return Err(CommandError::refusal_error(&refusal)),
+    };
+    let text = render_resolved(&resolved, resolution);
+    finish_output(write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&text)), ExitStatus::Done)
+}
+
+fn render_resolved(ResolvedOperation { before, hold }: &ResolvedOperation, resolution: Resolution) -> String {
+    let guest = before.operation.guest.vmid;
+    let then = match hold {
         Some(hold) => format!("guest {guest} stays held {}", describe_author(&hold.by, &hold.reason, hold.at_ms)),
         None => format!("guest {guest} is released"),
     };
-    let late = late_change_deadline(&history).filter(|_| resolution != Resolution::Done).map_or_else(String::new, |until| {
+    let late = late_change_deadline(before).filter(|_| resolution != Resolution::Done).map_or_else(String::new, |until| {
         format!("{} the change may still arrive until {until}: look at the guest again after that\n", apply_style(render::YELLOW, "note:"))
     });
-    let text = format!("{}operation {} is resolved as {}; {then}\n{late}", render_history(&history), resolving.id, resolution.word());
-    finish_output(write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&text)), ExitStatus::Done)
+    format!("{}operation {} is resolved as {}; {then}\n{late}", render_history(before), before.id().as_str(), resolution.word())
 }
 
 /// Until when a change may still arrive, if that is in the future.
@@ -209,36 +207,8 @@ fn late_change_deadline(history: &OperationHistory) -> Option<String> {
     timestamp::parse_timestamp(until).filter(|until| *until > host::now_ms() / 1000).map(timestamp::format_timestamp)
 }
 
-/// Ends an operation that a killed process left open, so that it can be resolved. The lock keeps an apply from starting meanwhile.
-fn end_abandoned(
-    state: &StateDirectory,
-    target: &EnvironmentArgs,
-    id: &OperationId,
-) -> Result<(EnvironmentLock, JournalRecord), CommandError> {
-    let lock = match state.lock_environment(&inputs::resolve_environment(target)?)? {
-        LockOutcome::Taken(lock) => lock,
-        LockOutcome::Refused(refusal) => return Err(CommandError::refusal_error(&refusal)),
-    };
-    // It may have ended before the lock was taken.
-    let history = find_operation(target, id.as_str())?;
-    if !history.progress().is_open() {
-        return Err(CommandError::refusal_error(&Refusal::operation_not_held(id.as_str(), status_word(&history))));
-    }
-    let outcome = Outcome::new_held(FailureCode::RunLeft, ReleaseCondition::Person, Findings::default());
-    Ok((lock, JournalRecord::Ended { id: id.clone(), outcome, at_ms: host::now_ms() }))
-}
-
 fn format_utc(at_ms: u64) -> String {
     timestamp::format_timestamp(at_ms / 1000)
-}
-
-/// The status in one word.
-fn status_word(history: &OperationHistory) -> &'static str {
-    match (&history.resolved, &history.ended) {
-        (Some(resolved), _) => resolved.resolution.word(),
-        (None, Some((outcome, _))) => outcome.end().word(),
-        (None, None) => IN_FLIGHT,
-    }
 }
 
 /// The widths of the columns of a list.

@@ -11,6 +11,7 @@ use converger_core::desired::{Desired, Scope};
 use converger_core::failure;
 use converger_core::guest::{GuestIdentity, Vmid};
 use converger_core::refusal::RefusalCode;
+use converger_runtime::ConfigSource;
 use serde_json::{Value as Json, json};
 
 use super::{CommandError, finish_output, inputs};
@@ -32,7 +33,7 @@ pub(super) async fn pin(arguments: &PinArgs) -> Result<ExitStatus, CommandError>
         PinSelection::Only(scope) => scope.clone(),
     };
     let observation_arguments = &arguments.source.observation;
-    let config = inputs::load_config(observation_arguments.config.as_deref(), desired.environment())?;
+    let config = inputs::environment_config(&ConfigSource::read(observation_arguments.config.as_deref()), desired.environment())?;
     let observation = inputs::observe(observation_arguments, config, desired.environment(), &scope.into()).await?.observation;
     let pinned = adopt::pin(&text.bytes, files::detect_notation(path), &observation, &request)
         .map_err(|faults| CommandError::diagnostics_error(diagnostics::render_diagnostics(&text.name, &text.bytes, &faults)))?;

@@ -15,6 +15,7 @@ use converger_core::apply::{Operation, Outcome};
 use converger_core::failure::FailureCode;
 use converger_engine::operation::Phase;
 use converger_runtime::event::OperationProgress;
+use converger_runtime::operation_resolution::IN_FLIGHT;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::render::{self, apply_style, quote_untrusted};
@@ -210,9 +211,6 @@ pub(super) fn outcome_word(outcome: &Outcome) -> &'static str {
     let is_left = outcome.code().is_some_and(|code| code.as_str() == FailureCode::RunLeft.word());
     if is_left { IN_FLIGHT } else { outcome.end().word() }
 }
-
-/// The word for an operation without an end.
-pub(in crate::commands) const IN_FLIGHT: &str = "in flight";
 
 fn phase_text(phase: Phase) -> &'static str {
     match phase {

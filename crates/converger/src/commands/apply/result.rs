@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use converger_core::apply::OperationEnd;
 use converger_core::guest::EnvironmentName;
 use converger_engine::executor::{ExecutionReport, OperationReport};
+use converger_runtime::operation_resolution::IN_FLIGHT;
 use converger_runtime::report::{HeldBefore, RESULT_SCHEMA};
 use converger_runtime::{RecoveryReport, RunEnd, RunReport};
 use serde_json::Value as Json;
@@ -158,7 +159,7 @@ fn render_operation(environment: &EnvironmentName, reported: &OperationReport) -
 fn describe_ends(report: &ExecutionReport) -> String {
     let count =
         |outcome: &str| report.operations().iter().filter(|reported| progress_board::outcome_word(&reported.outcome) == outcome).count();
-    let outcomes = OperationEnd::ALL.into_iter().map(OperationEnd::word).chain([progress_board::IN_FLIGHT]);
+    let outcomes = OperationEnd::ALL.into_iter().map(OperationEnd::word).chain([IN_FLIGHT]);
     let counts = outcomes.map(|outcome| (outcome, count(outcome))).filter(|(_, count)| *count > 0);
     counts.map(|(outcome, count)| format!("{count} {outcome}")).collect::<Vec<_>>().join(", ")
 }

@@ -3,22 +3,21 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::Path;
 
 use converger_core::guest::Vmid;
 use converger_core::plan::Verdict;
 use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
 use converger_core::timestamp;
-use converger_runtime::RuntimeError;
+use converger_runtime::{ConfigSource, RuntimeError};
 use serde_json::{Value as Json, json};
 
 use super::super::{CommandError, finish_output, inputs};
 use super::{DecisionIndex, DecisionLocation, DecisionSource, RunDecision};
 use crate::cli::BacktestArgs;
 use crate::exit_status::ExitStatus;
+use crate::output;
 use crate::render::{self, apply_style};
-use crate::{config, output};
 
 /// A run that would have been decided differently.
 struct ChangedDecision {
@@ -39,7 +38,11 @@ struct BacktestResult {
     broken: Option<CommandError>,
 }
 
-fn evaluate_decisions(source: &DecisionSource<'_>, index: &DecisionIndex, candidate: &Path) -> Result<BacktestResult, CommandError> {
+fn evaluate_decisions(
+    source: &DecisionSource<'_>,
+    index: &DecisionIndex,
+    candidate: &ConfigSource,
+) -> Result<BacktestResult, CommandError> {
     let mut result = BacktestResult::default();
     for run_decision in &index.decisions {
         let reproduced = match index.reproduce_decision(source, run_decision) {
@@ -54,7 +57,7 @@ fn evaluate_decisions(source: &DecisionSource<'_>, index: &DecisionIndex, candid
             }
         };
         result.count += 1;
-        let candidate = inputs::load_config(Some(candidate), &run_decision.run.environment)?;
+        let candidate = inputs::environment_config(candidate, &run_decision.run.environment)?;
         let (then, now) = (reproduced.decide(), reproduced.with_rules_and_limits(&candidate.rules, candidate.limits).decide());
         result.changed.extend(compare_judgements(run_decision.clone(), &then, &now));
     }
@@ -63,10 +66,11 @@ fn evaluate_decisions(source: &DecisionSource<'_>, index: &DecisionIndex, candid
 
 pub(in super::super) fn run_backtest(arguments: &BacktestArgs) -> Result<ExitStatus, CommandError> {
     // An unusable candidate is an error even if there is no decision to evaluate.
-    config::load_environments(Some(&arguments.config)).map_err(RuntimeError::from)?;
+    let candidate = ConfigSource::read(Some(&arguments.config));
+    candidate.environments().map_err(RuntimeError::from)?;
     let BacktestResult { count, unreadable: unread, changed, broken } =
         DecisionLocation::from_copy(&arguments.copy, arguments.state.as_deref())
-            .read(|source, index| evaluate_decisions(source, index, &arguments.config))?;
+            .read(|source, index| evaluate_decisions(source, index, &candidate))?;
     let written = if arguments.json {
         output::print_json(|out| writeln!(out, "{}", backtest_json(count, &changed, &unread)))
     } else {

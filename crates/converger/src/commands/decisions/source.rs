@@ -5,7 +5,7 @@ use std::path::Path;
 
 use converger_core::apply::{OperationHistory, OperationId, RunId};
 use converger_core::artifact::Digest;
-use converger_runtime::{LedgerLocation, LedgerReader};
+use converger_runtime::{ConfigSource, LedgerLocation, LedgerReader};
 
 use super::super::verify::VerifiedExport;
 use super::super::{CommandError, check_output_is_no_state};
@@ -71,7 +71,11 @@ impl<'r> BlobReader<'r> {
 /// Where the ledger is, as the command line names it.
 pub(in super::super) enum DecisionLocation<'p> {
     /// The state directory of converger.toml.
-    State(Option<&'p Path>),
+    State {
+        config: ConfigSource,
+        /// Whether the command line names the file.
+        is_named: bool,
+    },
     /// A state directory by its path.
     Directory(&'p Path),
     Export {
@@ -90,14 +94,14 @@ impl<'p> DecisionLocation<'p> {
         match (&from.from, &from.db) {
             (Some(path), _) => Self::Export { path, key: from.key.as_deref() },
             (None, Some(directory)) => Self::Directory(directory),
-            (None, None) => Self::State(config),
+            (None, None) => Self::State { config: ConfigSource::read(config), is_named: config.is_some() },
         }
     }
 
     /// The place in words.
     pub(in super::super) fn describe(&self) -> String {
         match self {
-            Self::State(config) => LedgerLocation::from_config(*config).map_or_else(
+            Self::State { config, .. } => LedgerLocation::from_source(config).map_or_else(
                 |error| format!("no state directory: {}", error.to_string().lines().next().unwrap_or_default()),
                 |location| files::display_path(&location.directory),
             ),
@@ -111,7 +115,7 @@ impl<'p> DecisionLocation<'p> {
         use_ledger: impl Fn(&DecisionSource<'_>, &DecisionIndex) -> Result<T, CommandError>,
     ) -> Result<T, CommandError> {
         match self {
-            Self::State(config) => LedgerLocation::from_config(*config)?
+            Self::State { config, .. } => LedgerLocation::from_source(config)?
                 .read(|ledger| use_ledger(&DecisionSource::State(ledger), &DecisionIndex::default().read_ledger(ledger)?)),
             Self::Directory(path) => LedgerLocation::from_directory(path)
                 .read(|ledger| use_ledger(&DecisionSource::State(ledger), &DecisionIndex::default().read_ledger(ledger)?)),
@@ -127,10 +131,10 @@ impl<'p> DecisionLocation<'p> {
     ) -> Result<Option<T>, CommandError> {
         let read_index = |ledger: &LedgerReader| DecisionIndex::for_entry(sought).read_ledger(ledger);
         match self {
-            Self::State(config) => {
-                let location = match LedgerLocation::from_config(*config) {
+            Self::State { config, is_named } => {
+                let location = match LedgerLocation::from_source(config) {
                     // Codes are explained on machines without a state directory too.
-                    Err(_) if config.is_none() => return Ok(None),
+                    Err(_) if !is_named => return Ok(None),
                     location => location?,
                 };
                 location.read_if_present(|ledger| use_ledger(&DecisionSource::State(ledger), &read_index(ledger)?))
@@ -146,12 +150,12 @@ impl<'p> DecisionLocation<'p> {
     /// Refuses an output path inside the ledger that is read.
     pub(in super::super) fn check_output_path(&self, out: &Path) -> Result<(), CommandError> {
         match self {
-            Self::State(config) => check_output_is_no_state(out, *config),
+            Self::State { config, .. } => check_output_is_no_state(out, config),
             Self::Export { path, .. } | Self::Directory(path) if files::is_under(out, path) => {
                 let error = CommandError::input_error(format!("{} is inside the ledger that is read", files::display_path(out)));
                 Err(error.with_code(converger_core::failure::FailureCode::FileTaken).with_help("name another file with --out"))
             }
-            Self::Export { .. } | Self::Directory(_) => check_output_is_no_state(out, None),
+            Self::Export { .. } | Self::Directory(_) => check_output_is_no_state(out, &ConfigSource::read(None)),
         }
     }
 }

@@ -1,0 +1,107 @@
+//! Holds and freezes that a person named by the caller sets and ends, without a lock and without an open environment.
+
+use converger_core::guest::Vmid;
+use converger_core::refusal::{Refusal, RefusalCode};
+use converger_runtime::holds::{CheckedHold, HoldCheck, HoldRequest, HoldSubject};
+use converger_runtime::state_dir::WriteOutcome;
+use converger_runtime::{Author, Reason};
+
+use super::lab::lab_name;
+use super::*;
+
+pub(crate) fn author(name: &str) -> Author {
+    Author::new(name, 1_000).expect("a name")
+}
+
+pub(crate) fn reason() -> Reason {
+    Reason::new("the disk is being replaced").expect("a reason")
+}
+
+/// The code of a refused write; `None` if it was written.
+pub(crate) fn refused_code(outcome: WriteOutcome) -> Option<RefusalCode> {
+    match outcome {
+        WriteOutcome::Written(_) => None,
+        WriteOutcome::Refused(refusal) => Some(refusal.code()),
+    }
+}
+
+fn vmid(number: u64) -> Vmid {
+    Vmid::new(number).expect("an id")
+}
+
+fn request(subject: HoldSubject, by: &str) -> HoldRequest {
+    HoldRequest { environment: lab_name(), subject, reason: reason(), author: author(by) }
+}
+
+async fn check(stage: &Stage, request: HoldRequest) -> Result<CheckedHold, Refusal> {
+    match request.check(&stage.config(&[])).await.expect("the lab is configured") {
+        HoldCheck::Checked(hold) => Ok(hold),
+        HoldCheck::Refused(refusal) => Err(refusal),
+    }
+}
+
+#[test]
+fn refuses_to_hold_a_guest_that_the_cluster_does_not_have() {
+    block(async {
+        let stage = Stage::start(100);
+        let refusal = check(&stage, request(HoldSubject::Guest(vmid(999)), "ann")).await.expect_err("there is no such guest");
+        assert_eq!(refusal.code(), RefusalCode::GuestMissing);
+    });
+}
+
+#[test]
+fn hold_names_its_author_binds_the_cluster_and_is_refused_twice_like_its_release() {
+    block(async {
+        let stage = Stage::start(100);
+        let state = stage.state().await;
+        let hold = check(&stage, request(HoldSubject::Guest(vmid(101)), "ann")).await.expect("the guest exists");
+        assert!(hold.notes().is_empty(), "{:?}", hold.notes());
+        assert_eq!(refused_code(state.record_hold(hold).await.expect("writable")), None);
+        let conditions = state.load_conditions(&lab_name()).await.expect("readable");
+        let held: Vec<_> = conditions.holds.iter().map(|hold| (hold.vmid, &*hold.by, &*hold.reason, hold.at_ms)).collect();
+        assert_eq!(held, [(vmid(101), "ann", "the disk is being replaced", 1_000)]);
+        assert_eq!(conditions.names.bindings().map(|binding| &*binding.by).collect::<Vec<_>>(), ["ann"]);
+
+        let again = check(&stage, request(HoldSubject::Guest(vmid(101)), "bob")).await.expect("the guest exists");
+        assert_eq!(refused_code(state.record_hold(again).await.expect("writable")), Some(RefusalCode::GuestHeld));
+        for expected in [None, Some(RefusalCode::NotHeld)] {
+            let released = state.release_guest(lab_name(), vmid(101), author("bob")).await.expect("writable");
+            assert_eq!(refused_code(released), expected);
+        }
+    });
+}
+
+#[test]
+fn freeze_without_a_check_is_noted_and_a_second_thaw_is_refused() {
+    block(async {
+        let stage = Stage::start(100);
+        let state = stage.state().await;
+        let hold = request(HoldSubject::Environment, "ann").skip_check(&stage.config(&[]), "the caller is offline");
+        assert_eq!(hold.notes(), ["the cluster of lab could not be checked: the caller is offline"]);
+        assert_eq!(refused_code(state.record_hold(hold).await.expect("writable")), None);
+        let conditions = state.load_conditions(&lab_name()).await.expect("readable");
+        assert_eq!(conditions.freeze.map(|freeze| (freeze.by, freeze.at_ms)), Some(("ann".into(), 1_000)));
+        assert_eq!(conditions.names.bindings().count(), 0, "the cluster was not read");
+        for expected in [None, Some(RefusalCode::NotFrozen)] {
+            assert_eq!(refused_code(state.thaw_environment(lab_name(), author("bob")).await.expect("writable")), expected);
+        }
+    });
+}
+
+#[test]
+fn unchecked_hold_notes_another_environment_at_the_same_address() {
+    let stage = Stage::start(100);
+    let section =
+        "[environments.copy]\nurl = \"https://pve9\"\ncluster = \"home\"\ntoken = \"a@pve!copy\"\nsecret = { env = \"NO_SECRET\" }\n";
+    let replacement = format!("{section}[environments.lab]\ncluster = \"home\"");
+    let config = stage.config(&[("[environments.lab]", &replacement)]);
+    let hold = request(HoldSubject::Guest(vmid(101)), "ann").skip_check(&config, "the caller is offline");
+    let note = "`copy` has `cluster = \"home\"` too: if it is the same cluster, this does not apply under that name";
+    assert_eq!(hold.notes(), ["guest 101 of lab could not be checked: the caller is offline", note]);
+}
+
+#[test]
+fn blank_names_and_reasons_are_rejected_before_anything_is_written() {
+    assert!(Author::new(" ", 1).is_none() && Author::new(&"x".repeat(5_000), 1).is_none());
+    assert!(Reason::new("\n").is_none() && Reason::new(&"x".repeat(5_000)).is_none());
+}
