@@ -69,10 +69,16 @@ fn runtime() -> Result<Runtime, CommandError> {
     Builder::new_current_thread().enable_all().build().map_err(limited)
 }
 
-/// Certificates, readings and the journal use times since 1970; an earlier clock would end in a panic.
+/// The last second of the year 9999, which is the last one that artifacts can state.
+const LAST_SECOND: u64 = 253_402_300_799;
+
+/// Certificates, observations and the journal use times since 1970 with years of four digits; another clock would end in a panic, or in records
+/// that cannot be read again.
 fn check_system_clock(now: SystemTime) -> Result<(), CommandError> {
-    now.duration_since(SystemTime::UNIX_EPOCH).map(drop).map_err(|_| {
-        CommandError::failure("the clock of this machine is set before 1970, so neither certificates nor ages can be checked")
+    let since_epoch = now.duration_since(SystemTime::UNIX_EPOCH).ok();
+    since_epoch.filter(|since| since.as_secs() <= LAST_SECOND).map(drop).ok_or_else(|| {
+        let side = if since_epoch.is_none() { "before 1970" } else { "after the year 9999" };
+        CommandError::failure(format!("the clock of this machine is set {side}, so neither certificates nor ages can be checked"))
             .with_help("set the clock (`timedatectl`), then run the command again")
     })
 }

@@ -198,6 +198,11 @@ fn load_part(decision: &Decision, part: DecisionPart, load_blob: impl Fn(Digest)
     }
 }
 
+/// The first fault as a sentence.
+fn first_message(faults: &crate::document::Diagnostics) -> String {
+    faults.list().first().map(|fault| fault.message.to_string()).unwrap_or_default()
+}
+
 /// Parses the inputs of a decision.
 fn load_decision(
     decision: &Decision,
@@ -210,9 +215,9 @@ fn load_decision(
     }
     let rules = parse_rules(&whole(DecisionPart::Rules)?)?;
     let bytes = whole(DecisionPart::Desired)?;
-    let desired = desired::parse_normal(&bytes).map_err(|faults| unreadable_error(DecisionPart::Desired, format!("{faults:?}")))?;
+    let desired = desired::parse_normal(&bytes).map_err(|faults| unreadable_error(DecisionPart::Desired, first_message(&faults)))?;
     let bytes = whole(DecisionPart::Observation)?;
-    let reading = observe::parse(&bytes).map_err(|faults| unreadable_error(DecisionPart::Observation, format!("{faults:?}")))?;
+    let reading = observe::parse(&bytes).map_err(|faults| unreadable_error(DecisionPart::Observation, first_message(&faults)))?;
     let scoped = reading.into_scoped(&desired.scope());
     let mut again = Vec::new();
     let is_same = write_observation(&mut again, &scoped).is_ok() && again == bytes;

@@ -288,12 +288,16 @@ fn is_variable_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with(|first: char| first.is_ascii_digit()) && name.bytes().all(is_word)
 }
 
-/// Whether somebody wrote a secret in place of its location: secrets of Proxmox are UUIDs.
+/// Hexadecimal digits of a UUID.
+const UUID_DIGITS: usize = 32;
+
+/// Whether somebody wrote a secret in place of its location. Secrets of Proxmox are UUIDs; a token may be pasted with its id (`user@realm!name=`).
 pub(super) fn looks_like_secret(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let groups: Vec<&str> = name.split('-').collect();
-    groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12])
-        && groups.iter().all(|group| group.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    let mut runs = name.split(|character: char| !character.is_ascii_hexdigit() && character != '-');
+    let has_uuid = runs.any(|run| run.bytes().filter(u8::is_ascii_hexdigit).count() >= UUID_DIGITS);
+    let has_token_id = name.split_once('!').is_some_and(|(_, rest)| rest.contains('='));
+    has_uuid || has_token_id
 }
 
 const SECRET_EXAMPLE: &str = "say where the secret is, such as `{ env = \"PVE_SECRET\" }`; the secret itself never stands in this file";

@@ -8,7 +8,7 @@ use super::{DIM, GREEN, RED, apply_style, collapse_blanks};
 /// Longer values are cut.
 const VALUE_CHARS_MAX: usize = 100;
 
-/// Characters before the first difference of two long texts that are shown with it.
+/// Characters before the first difference of two long values that are shown with it.
 const CONTEXT_CHARS: usize = 20;
 
 /// The key, its value, the value that waits for a restart if there is one, and the declared value. Long values are cut unless `is_whole`.
@@ -29,24 +29,25 @@ pub(super) fn render_field_change(change: &FieldChange, is_whole: bool) -> Strin
     format!("{}: {before} -> {after}{}", change.field.word(), apply_style(DIM, note))
 }
 
-/// Where the excerpts of two long texts start: shortly before their first difference, which the beginning may not show.
+/// Where the excerpts of two long values start: shortly before their first difference, which the beginning may not show.
 fn excerpt_start(change: &FieldChange) -> usize {
-    match (&change.before, &change.after) {
-        (Some(FieldValue::Text(before)), Some(FieldValue::Text(after))) => {
-            let common = before.chars().zip(after.chars()).take_while(|(one, other)| one == other).count();
-            if common < VALUE_CHARS_MAX - CONTEXT_CHARS { 0 } else { common - CONTEXT_CHARS }
-        }
-        _ => 0,
+    let (Some(before), Some(after)) = (&change.before, &change.after) else { return 0 };
+    let (before, after) = (plain_text(before).0, plain_text(after).0);
+    let common = before.chars().zip(after.chars()).take_while(|(one, other)| one == other).count();
+    if common < VALUE_CHARS_MAX - CONTEXT_CHARS { 0 } else { common - CONTEXT_CHARS }
+}
+
+/// A value as it is cut, and whether it is quoted. The characters of a text are counted as they are; other values as they are written.
+fn plain_text(value: &FieldValue) -> (String, bool) {
+    match value {
+        FieldValue::Text(text) => (text.to_string(), true),
+        other => (other.to_string(), false),
     }
 }
 
 /// A value, or if it is long, an excerpt from `start` with its length.
 fn shorten_value(value: &FieldValue, start: usize) -> String {
-    // The characters of a text are counted as they are; other values are counted as they are written.
-    let (text, is_text) = match value {
-        FieldValue::Text(text) => (text.to_string(), true),
-        other => (other.to_string(), false),
-    };
+    let (text, is_text) = plain_text(value);
     let count = text.chars().count();
     if count <= VALUE_CHARS_MAX {
         return value.to_string();
@@ -55,12 +56,12 @@ fn shorten_value(value: &FieldValue, start: usize) -> String {
     let excerpt = if is_text { format!("{excerpt:?}") } else { excerpt };
     let before = if start > 0 { "..." } else { "" };
     let after = if start + VALUE_CHARS_MAX < count { "..." } else { "" };
-    format!("{before}{excerpt}{after} [{count} characters; --json shows all]")
+    format!("{before}{excerpt}{after} [{count} characters; --verbose shows all]")
 }
 
 #[cfg(test)]
 mod tests {
-    use converger_core::normalize::Field;
+    use converger_core::normalize::{Field, WordSet};
 
     use super::*;
 
@@ -89,7 +90,7 @@ mod tests {
         let (before, after) = (format!("{}old", "x".repeat(5000)), format!("{}new{}", "x".repeat(5000), "y".repeat(400)));
         let line = shown(text(before), None, text(after), ChangeEffect::Recorded);
         let expected = format!(
-            "cores: ...\"{same}old\" [5003 characters; --json shows all] -> ...\"{same}new{more}\"... [5403 characters; --json shows all]",
+            "cores: ...\"{same}old\" [5003 characters; --verbose shows all] -> ...\"{same}new{more}\"... [5403 characters; --verbose shows all]",
             same = "x".repeat(20),
             more = "y".repeat(77)
         );
@@ -97,10 +98,20 @@ mod tests {
     }
 
     #[test]
+    fn an_excerpt_of_two_long_lists_of_tags_shows_where_they_differ() {
+        let tags = |last: &str| {
+            let names = (0..12).map(|number| format!("team-{number:02}-web")).chain([last.to_owned()]);
+            FieldValue::Tags(WordSet::new(names.map(Into::into).collect()))
+        };
+        let line = shown(Some(tags("zbackup")), None, Some(tags("zother")), ChangeEffect::Recorded);
+        assert!(line.contains("zbackup]") && line.contains("zother]"), "{line}");
+    }
+
+    #[test]
     fn a_text_that_fits_is_shown_whole_and_an_excerpt_is_escaped() {
         let fits = "é".repeat(VALUE_CHARS_MAX);
         assert_eq!(shown(text(&*fits), None, None, ChangeEffect::Recorded), format!("cores: {fits:?} -> (absent)"));
         let hostile = shown(text("\u{1b}[2J".repeat(50)), None, None, ChangeEffect::Recorded);
-        assert!(!hostile.contains('\u{1b}') && hostile.contains("[200 characters; --json shows all]"), "{hostile}");
+        assert!(!hostile.contains('\u{1b}') && hostile.contains("[200 characters; --verbose shows all]"), "{hostile}");
     }
 }

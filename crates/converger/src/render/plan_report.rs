@@ -31,6 +31,7 @@ const GUESTS_SHOWN_MAX: usize = 50;
 pub(crate) struct ReportOptions {
     verbosity: Verbosity,
     lists_converged: bool,
+    shows_whole_values: bool,
     guests_shown_max: usize,
 }
 
@@ -38,7 +39,8 @@ impl ReportOptions {
     /// Long lists and values are cut, unless everything is wanted.
     pub(crate) fn new(verbosity: Verbosity) -> Self {
         let is_verbose = verbosity == Verbosity::Verbose;
-        Self { verbosity, lists_converged: is_verbose, guests_shown_max: if is_verbose { usize::MAX } else { GUESTS_SHOWN_MAX } }
+        let guests_shown_max = if is_verbose { usize::MAX } else { GUESTS_SHOWN_MAX };
+        Self { verbosity, lists_converged: is_verbose, shows_whole_values: is_verbose, guests_shown_max }
     }
 
     /// The same, with every converged guest if `lists_converged`.
@@ -46,9 +48,9 @@ impl ReportOptions {
         Self { lists_converged: self.lists_converged || lists_converged, ..self }
     }
 
-    /// For a plan that a person is asked to confirm: it has every step and every refused guest, with `--quiet` too.
+    /// For a plan that a person is asked to confirm: it has every step with whole values, and every refused guest, with `--quiet` too.
     pub(crate) fn for_question(verbosity: Verbosity) -> Self {
-        Self { guests_shown_max: usize::MAX, ..Self::new(verbosity.max(Verbosity::Normal)) }
+        Self { guests_shown_max: usize::MAX, shows_whole_values: true, ..Self::new(verbosity.max(Verbosity::Normal)) }
     }
 }
 
@@ -110,7 +112,7 @@ fn render_converged(plan: &Plan, summary: &PlanSummary, options: ReportOptions, 
 fn render_group(plan: &Plan, is_meant: impl Fn(&Verdict) -> bool, options: ReportOptions, shown: &mut ShownRemedies) -> String {
     let mut members = plan.guests().filter(|(_, verdict)| is_meant(verdict));
     let listed = members.by_ref().take(options.guests_shown_max);
-    let mut text: String = listed.map(|(guest, verdict)| render_guest(plan, guest, verdict, options.verbosity, shown)).collect();
+    let mut text: String = listed.map(|(guest, verdict)| render_guest(plan, guest, verdict, options, shown)).collect();
     let more = members.count();
     if more > 0 {
         let _ = writeln!(text, "{}", apply_style(DIM, format!("... and {more} more; --verbose shows all")));
@@ -139,7 +141,7 @@ fn describe_counts(summary: &PlanSummary) -> String {
     join_counts(&counts).unwrap_or_else(|| "no guests".to_owned())
 }
 
-fn render_guest(plan: &Plan, guest: &DesiredGuest, verdict: &Verdict, verbosity: Verbosity, shown: &mut ShownRemedies) -> String {
+fn render_guest(plan: &Plan, guest: &DesiredGuest, verdict: &Verdict, options: ReportOptions, shown: &mut ShownRemedies) -> String {
     let name = plan.name_of(guest).map_or("(no name)".to_owned(), quote_untrusted);
     let title = format!("{} {} {}", guest.vmid, guest.kind, apply_style(BOLD, name));
     match verdict {
@@ -148,7 +150,7 @@ fn render_guest(plan: &Plan, guest: &DesiredGuest, verdict: &Verdict, verbosity:
             format!("{} {title} {}\n", apply_style(GREEN, "="), apply_style(DIM, note))
         }
         Verdict::Steps(steps) => {
-            let steps: String = steps.iter().map(|step| render_step(step, verbosity)).collect();
+            let steps: String = steps.iter().map(|step| render_step(step, options)).collect();
             format!("{} {title}\n{steps}", apply_style(YELLOW, "~"))
         }
         Verdict::Refused(refusals) => format!("{} {title} {}", apply_style(RED, "!"), render_guest_refusals(refusals, shown)),
@@ -168,11 +170,12 @@ fn describe_pending(plan: &Plan, guest: &DesiredGuest) -> String {
     format!("converged; {} takes effect at the next start ({how})", keys.join(", "))
 }
 
-fn render_step(step: &Step, verbosity: Verbosity) -> String {
-    let mut text = format!("    {}: {}{}\n", apply_style(BOLD, step.change.word()), step.reason_text(), render_annotation(step, verbosity));
+fn render_step(step: &Step, options: ReportOptions) -> String {
+    let annotation = render_annotation(step, options.verbosity);
+    let mut text = format!("    {}: {}{annotation}\n", apply_style(BOLD, step.change.word()), step.reason_text());
     match &step.change {
         Change::ConfigSet(fields) => {
-            let fields = fields.iter().map(|field| render_field_change(field, verbosity == Verbosity::Verbose));
+            let fields = fields.iter().map(|field| render_field_change(field, options.shows_whole_values));
             text.extend(fields.map(|line| format!("      {line}\n")));
         }
         Change::Shutdown { timeout_secs } | Change::Reboot { timeout_secs } => {
@@ -308,7 +311,9 @@ mod tests {
     fn a_long_value_is_cut_unless_everything_is_wanted() {
         let judged = judge_starts(1, 8000, Limits::default());
         let shown = report(&judged, ReportOptions::new(Verbosity::Normal));
-        assert!(shown.contains("[8000 characters; --json shows all]") && shown.len() < 1000, "{shown}");
-        assert!(report(&judged, ReportOptions::new(Verbosity::Verbose)).contains(&"d".repeat(8000)));
+        assert!(shown.contains("[8000 characters; --verbose shows all]") && shown.len() < 1000, "{shown}");
+        for whole in [ReportOptions::new(Verbosity::Verbose), ReportOptions::for_question(Verbosity::Quiet)] {
+            assert!(report(&judged, whole).contains(&"d".repeat(8000)));
+        }
     }
 }
