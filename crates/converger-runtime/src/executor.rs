@@ -51,10 +51,7 @@ impl EnvironmentActuator {
 impl EnvironmentActuator {
     /// Where a request comes from and goes to, for a notice.
     fn source_of(&self, request: &EnvRequest) -> RequestSource {
-        let node = match request {
-            EnvRequest::Send { address, .. } => Some(address.node.clone()),
-            other => answering_node(other),
-        };
+        let node = request.guest_address().map(|address| address.node.clone()).or_else(|| answering_node(request));
         RequestSource { run: self.run.clone(), node }
     }
 }

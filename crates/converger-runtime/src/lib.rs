@@ -3,6 +3,8 @@
 //! The command line, and later the daemon, the agent and MCP, call this and render what it returns. It never prints, reads a terminal, parses
 //! arguments, handles signals or ends the process; `cargo xtask tidy` checks that. Progress arrives as [`RunEvent`]s.
 //!
+//! Every row lists what the module itself must not use.
+//!
 //! | module | purpose | must not reach |
 //! |---|---|---|
 //! | [`config`] | Parses converger.toml into a validated `Config`; reads no secret before it is needed. | network, store |
@@ -17,14 +19,18 @@
 //! | [`ledger_prune`], [`ledger_rekey`] | Removes old readings; replaces the signing key. | adapters, engine |
 //! | [`ledger_key`], [`witness`] | The signing key, and the copy of the last checkpoint on other storage. | adapters, engine |
 //! | [`ledger_reader`] | Reads ledger and journal without opening them for writing. | adapters, engine |
-//! | [`reader`] | `EnvironmentReader`: observes and plans without writing (G4, G5). | engine, store writer |
-//! | [`environment`] | `Environment`: one locked environment with one executor; recovers, starts runs, reloads, closes. | terminal |
-//! | [`run`] | `Run` and `ApprovedRun`: one run from plan to report. | proxmox types, SQL, files |
+//! | [`reader`] | `EnvironmentReader`: observes and plans without writing (G4, G5). | engine, actuator, store writer |
+//! | [`environment`] | `Environment`: one locked environment with one executor; recovers, starts runs, reloads, closes. | HTTP, SQL, files |
+//! | [`run`] | `Run` and `ApprovedRun`: one run from plan to report. | adapters, SQL, files |
 //! | [`record`] | Writes what a run decided to the ledger before the caller learns of it (G10). | adapters, engine |
-//! | [`executor`] | Connects the engine to an environment; has the only `impl Actuator for`. | config, planning, witness |
-//! | [`stop`] | `StopHandle`: requests to stop, and why. | store, adapters |
+//! | [`executor`] | Connects the engine to an environment; has the only `impl Actuator for`. | config, planning, ledger |
+//! | [`stop`] | `StopHandle`: requests to stop, and why. | store, adapters, signals of the system |
 //! | [`report`] | `RunReport` and the `converger.result/1` document. Pure. | I/O, clock |
-//! | [`event`] | `RunEvent`, `EventSink` and the bounded `EventBus`. | store, adapters |
+//! | [`event`] | `RunEvent`, `EventSink` and the bounded `EventBus`. Data and one channel. | store, network, clock |
+//! | [`error`] | `RuntimeError`: message, code and remedy. | I/O, clock |
+//! | [`expected_plan`] | Compares a new plan with one that was saved. | network, store |
+//! | [`run_clock`] | The clock that the engine waits with. | network, store |
+//! | `recovery_timeout`, `slow_response` | How long a response may take in recovery, and when a slow one is announced. | config, store |
 
 pub mod author;
 mod cluster_identity;

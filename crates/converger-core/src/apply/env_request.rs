@@ -68,6 +68,15 @@ impl EnvRequest {
         matches!(self, Self::Send { .. })
     }
 
+    /// The guest that the request is about, if its node is known.
+    #[must_use]
+    pub fn guest_address(&self) -> Option<&GuestAddress> {
+        match self {
+            Self::Status(address) | Self::Config(address) | Self::Send { address, .. } | Self::Tasks { address, .. } => Some(address),
+            Self::Cluster | Self::Locate(_) | Self::Task(_) => None,
+        }
+    }
+
     /// The name of the request in logs and traces.
     #[must_use]
     pub fn word(&self) -> &'static str {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
@@ -89,6 +90,16 @@ impl Stage {
         let location = StateLocation { directory: self.directory.path().join("state"), witness: None };
         let settings = StoreSettings::new(|fatal| panic!("{fatal}")).with_bytes_max(bytes_max);
         StateDirectory::open_with(&location, settings).await.expect("a state directory")
+    }
+
+    /// A state directory with a witness.
+    pub(crate) async fn state_with_witness(&self) -> StateDirectory {
+        let location = StateLocation { directory: self.directory.path().join("state"), witness: Some(self.witness()) };
+        StateDirectory::open_with(&location, StoreSettings::new(|fatal| panic!("{fatal}"))).await.expect("a state directory")
+    }
+
+    pub(crate) fn witness(&self) -> PathBuf {
+        self.directory.path().join("witness")
     }
 
     /// The configuration of the lab, as it is or after these replacements in its text.

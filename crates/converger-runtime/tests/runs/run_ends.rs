@@ -86,6 +86,24 @@ fn run_is_held_while_an_operation_of_an_earlier_run_on_its_guest_is_held() {
     });
 }
 
+#[test]
+fn run_ends_with_broken_evidence_if_the_witness_has_another_ledger() {
+    block(async {
+        let (stage, other) = (Stage::start(100), Stage::start(100));
+        for stage in [&stage, &other] {
+            let environment = stage.open_ready(&stage.state_with_witness().await);
+            start_run(&environment, CORES_102).await.expect("it starts");
+            environment.close().await.expect("it is attested");
+        }
+        let environment = stage.open_ready(&stage.state_with_witness().await);
+        let run = start_run(&environment, CORES_102).await.expect("it starts");
+        std::fs::copy(other.witness(), stage.witness()).expect("copied");
+        let report = ended(run.admit(Confirmation::Declined { by: "ann".into() }).await);
+        assert!(report.error.is_none() && report.attested.is_err(), "{report:?}");
+        assert_eq!(end_in_report(&report), RunEnd::EvidenceBroken);
+    });
+}
+
 /// A receiver of events with a defect: the executor does not survive it.
 struct PanickingSink(Arc<converger_runtime::EventBus>);
 
