@@ -56,7 +56,7 @@ pub struct CheckedHold {
 
 /// The result of the check of the cluster.
 #[derive(Debug)]
-pub enum HoldCheck {
+pub enum HoldCheckOutcome {
     /// Nothing refuses it.
     Checked(CheckedHold),
     /// A fresh observation proves that the guest does not exist.
@@ -69,11 +69,11 @@ impl HoldRequest {
     ///
     /// # Errors
     /// The environment has no connection configured.
-    pub async fn check(self, config: &Config) -> Result<HoldCheck, RuntimeError> {
+    pub async fn check(self, config: &Config) -> Result<HoldCheckOutcome, RuntimeError> {
         let connection = config.connection.as_ref().ok_or_else(|| unconfigured_error(&self.environment))?;
         match check_cluster(&self.environment, connection, self.subject.guest()).await {
-            ClusterCheck::Absent(refusal) => Ok(HoldCheck::Refused(refusal)),
-            ClusterCheck::Checked { cluster, notes } => Ok(HoldCheck::Checked(CheckedHold::new(self, cluster, notes, config))),
+            ClusterCheck::Absent(refusal) => Ok(HoldCheckOutcome::Refused(refusal)),
+            ClusterCheck::Checked { cluster, notes } => Ok(HoldCheckOutcome::Checked(CheckedHold::new(self, cluster, notes, config))),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use converger_core::guest::Vmid;
 use converger_core::refusal::{Refusal, RefusalCode};
-use converger_runtime::holds::{CheckedHold, HoldCheck, HoldRequest, HoldSubject};
+use converger_runtime::holds::{CheckedHold, HoldCheckOutcome, HoldRequest, HoldSubject};
 use converger_runtime::state_dir::WriteOutcome;
 use converger_runtime::{Author, Reason};
 
@@ -35,8 +35,8 @@ fn request(subject: HoldSubject, by: &str) -> HoldRequest {
 
 async fn check(stage: &Stage, request: HoldRequest) -> Result<CheckedHold, Refusal> {
     match request.check(&stage.config(&[])).await.expect("the lab is configured") {
-        HoldCheck::Checked(hold) => Ok(hold),
-        HoldCheck::Refused(refusal) => Err(refusal),
+        HoldCheckOutcome::Checked(hold) => Ok(hold),
+        HoldCheckOutcome::Refused(refusal) => Err(refusal),
     }
 }
 

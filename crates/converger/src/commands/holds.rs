@@ -5,7 +5,7 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use converger_runtime::holds::{CheckedHold, HoldCheck, HoldRequest, HoldSubject};
+use converger_runtime::holds::{CheckedHold, HoldCheckOutcome, HoldRequest, HoldSubject};
 use converger_runtime::reader::unconfigured_error;
 use converger_runtime::state_dir::WriteOutcome;
 use converger_runtime::{Author, Config, Reason, StateDirectory};
@@ -82,8 +82,8 @@ async fn check_hold(request: HoldRequest, config: &Config, is_offline: bool) -> 
         return Ok(request.skip_check(config, "--offline was given"));
     }
     match request.check(config).await? {
-        HoldCheck::Checked(hold) => Ok(hold),
-        HoldCheck::Refused(refusal) => Err(CommandError::refusal_error(&refusal)),
+        HoldCheckOutcome::Checked(hold) => Ok(hold),
+        HoldCheckOutcome::Refused(refusal) => Err(CommandError::refusal_error(&refusal)),
     }
 }
 
