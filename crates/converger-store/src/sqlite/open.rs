@@ -89,6 +89,19 @@ fn prepare_directory(directory: &Path) -> Result<(), StoreOpenError> {
         }
         metadata => metadata.map_err(|error| unusable("read the state directory", "use one that this user can access", error))?,
     };
+    check_access(directory, &metadata)
+}
+
+/// Checks that a state directory, if it exists, can be opened by this user and by no other. Nothing is created.
+///
+/// # Errors
+/// It is not a directory, belongs to another user, or other users can enter it.
+pub fn check_state_directory(directory: &Path) -> Result<(), StoreOpenError> {
+    fs::metadata(directory).map_or(Ok(()), |metadata| check_access(directory, &metadata))
+}
+
+fn check_access(directory: &Path, metadata: &fs::Metadata) -> Result<(), StoreOpenError> {
+    let unusable = |what, help, source| StoreOpenError::Unusable { what, path: directory.to_path_buf(), help, source };
     if !metadata.is_dir() {
         return Err(unusable("use as state directory", "it is a file; use another one", io::ErrorKind::NotADirectory.into()));
     }
