@@ -449,6 +449,19 @@ mod tests {
 
     use super::*;
 
+    /// A command that only reads uses this to warn of what an apply would refuse.
+    #[test]
+    fn reports_a_state_directory_that_other_users_can_enter_and_creates_none() {
+        let above = tempfile::tempdir().expect("a directory");
+        let state = above.path().join("state");
+        assert!(check_state_directory(&state).is_ok() && !state.exists());
+        fs::create_dir(&state).expect("created");
+        for (mode, is_ok) in [(0o755, false), (0o710, false), (0o700, true)] {
+            fs::set_permissions(&state, fs::Permissions::from_mode(mode)).expect("changed");
+            assert_eq!(check_state_directory(&state).is_ok(), is_ok, "{mode:o}");
+        }
+    }
+
     /// Without these settings an acknowledged batch might not be on disk.
     #[test]
     fn syncs_every_commit_and_disables_auto_checkpoints() {

@@ -115,7 +115,7 @@ fn check_config(name: &EnvironmentName, connection: &ConnectionConfig, environme
         );
     }
     if connection.mode.is_none() {
-        let found = "`mode` is missing: an apply needs to know who approves plans; `solo` is one person, and `shared` (two people) cannot be applied with yet";
+        let found = "`mode` is missing: an apply needs to know who approves plans: you alone (`solo`), or a second person (`shared`, with which nothing can be applied yet)";
         findings.push(DoctorFinding::new("mode", FindingLevel::Warn, found).with_line(RemedyTarget::Config, "mode = \"solo\""));
     }
     findings

@@ -207,3 +207,23 @@ fn read_error(path: &Path, error: &io::Error) -> CommandError {
 fn with_other_directory_help(stop: CommandError) -> CommandError {
     stop.with_help("name another directory with --into")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recognises_a_configuration_of_an_earlier_version_unless_it_was_edited() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join(CONFIG);
+        for marker in [CONFIG_MARKER, EARLIER_CONFIG_MARKER] {
+            let text = format!("{marker}{}\nx = 1\n", Digest::of_bytes(b"x = 1\n"));
+            fs::write(&path, &text).expect("written");
+            assert!(inspect_config(&path).is_ok_and(|handling| handling == ConfigHandling::Write) && is_lab_config(&path));
+            fs::write(&path, format!("{text}y = 2\n")).expect("written");
+            assert!(inspect_config(&path).is_ok_and(|handling| handling == ConfigHandling::Keep) && is_lab_config(&path));
+        }
+        fs::write(&path, "x = 1\n").expect("written");
+        assert!(inspect_config(&path).is_err() && !is_lab_config(&path));
+    }
+}
