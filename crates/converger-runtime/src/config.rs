@@ -157,6 +157,12 @@ impl ConfiguredEnvironments {
         connection::find_same_secret(own, &self.connections)
     }
 
+    /// Whether the secret of this environment and those of all others can be read. There is nothing to compare for a single environment.
+    #[must_use]
+    pub fn can_compare_secrets(&self) -> bool {
+        self.connections.len() < 2 || self.connections.values().all(ConnectionConfig::has_readable_secret)
+    }
+
     /// Another environment that may be the same cluster, and what they share.
     pub fn find_same_cluster(&self, own: &EnvironmentName) -> Option<(&EnvironmentName, String)> {
         connection::find_same_cluster(own, &self.connections)
@@ -347,6 +353,12 @@ mod tests {
             ("[environments.lab]\ntoken = \"root@pam!x\"", "does not accept; the part after `!` has at least two characters"),
             ("\n[environments.lab]\nurl = \"https://pve1\"", "2:1: `[environments.lab]` lacks the key `token`"),
             ("[environments.lab]\nurl = \"https://pve1\"\ntoken = \"a@pve!me\"", "lacks the key `secret`"),
+            ("[environments.lab]\nurl = \"12345678:8006\"", "2:7: `url` must begin with https://; write it as https://name:8006"),
+            ("[environments.lab]\nurl = \"http://hunter2\"", "`url` must begin with https://"),
+            ("[environments.lab]\nurl = \"https://a:hunter2@pve1\"", "`url` must not contain a user or a password"),
+            ("[environments.lab]\nurl = \"https://pve1:8006/hunter2\"", "`url` must end after the port, without a path"),
+            ("[environments.lab]\nurl = \"https://pve1:hunter2\"", "`url` has no valid host and port"),
+            ("[environments.lab]\nurl = \"https://\"", "`url` lacks the name of the host"),
             ("[environments.lab.protect]\nnames = [\"core-*\"]", "2:10: this is not the beginning of a guest's name"),
             ("[limits]\npercent = 101", "`percent` in `[limits]` must be between 0 and 100, not 101"),
             ("[freeze]\non = true", "2:6: `on = true` in `[freeze]` needs a `reason`"),

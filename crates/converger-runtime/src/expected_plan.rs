@@ -4,6 +4,7 @@
 
 use converger_core::artifact::{Digest, GuestOmission, PLAN_SCHEMA, RecordedPlan, has_body_digest};
 use converger_core::document::{Diagnostics, check_unique_keys};
+use converger_core::observe::SCHEMA as OBSERVATION_SCHEMA;
 use converger_core::plan::Plan;
 use converger_core::refusal::Refusal;
 use serde_json::Value as Json;
@@ -42,6 +43,19 @@ pub enum ExpectedPlanError {
     Recorded(Refusal),
 }
 
+/// Where a text stops being JSON. The words of the parser are for programmers.
+fn describe_no_json(error: &serde_json::Error) -> String {
+    format!("it is not JSON (line {}, column {})", error.line(), error.column())
+}
+
+/// What the document is instead of a plan. Only a schema of this program is quoted.
+fn describe_other_schema(document: &Json) -> String {
+    match document["schema"].as_str() {
+        Some(OBSERVATION_SCHEMA) => format!("it is an observation ({OBSERVATION_SCHEMA})"),
+        _ => format!("its `schema` is not {PLAN_SCHEMA}"),
+    }
+}
+
 impl SavedPlan {
     /// Parses a saved plan.
     ///
@@ -50,10 +64,10 @@ impl SavedPlan {
     pub fn parse(bytes: &[u8]) -> Result<Self, ExpectedPlanError> {
         let invalid = |why: &str, help| ExpectedPlanError::Invalid { why: why.to_owned(), help };
         let save = "`converger plan --out FILE` saves one";
-        let mut plan: Json = serde_json::from_slice(bytes).map_err(|error| invalid(&error.to_string(), save))?;
+        let mut plan: Json = serde_json::from_slice(bytes).map_err(|error| invalid(&describe_no_json(&error), save))?;
         check_unique_keys(bytes).map_err(ExpectedPlanError::RepeatedKeys)?;
         if plan["schema"] != PLAN_SCHEMA {
-            return Err(invalid(&format!("its `schema` is not {PLAN_SCHEMA}"), save));
+            return Err(invalid(&describe_other_schema(&plan), save));
         }
         let digest = plan["digest"].as_str().and_then(Digest::parse);
         let Some(digest) = digest.filter(|digest| has_body_digest(&String::from_utf8_lossy(bytes), digest)) else {
@@ -100,6 +114,17 @@ mod tests {
 
     fn body(guests: &[Json]) -> Json {
         json!({ "environment": "lab", "guests": guests })
+    }
+
+    #[test]
+    fn names_what_is_there_instead_of_a_plan() {
+        let why = |text: &str| match SavedPlan::parse(text.as_bytes()) {
+            Err(ExpectedPlanError::Invalid { why, .. }) => why,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(why("junk"), "it is not JSON (line 1, column 1)");
+        assert_eq!(why("{\"schema\":\"converger.observation/1\"}"), "it is an observation (converger.observation/1)");
+        assert_eq!(why("{\"schema\":\"other/1\"}"), format!("its `schema` is not {PLAN_SCHEMA}"));
     }
 
     /// The digest covers the first of two bodies; a parsed document has the last.

@@ -280,7 +280,8 @@ pub fn entry_out_of_range_error(index: u64, size: u64) -> RuntimeError {
     RuntimeError::input(format!("there is no entry {index}: the ledger has {size}")).with_help("entries are counted from 0")
 }
 
-fn open_error(error: &StoreOpenError) -> RuntimeError {
+/// The error of a store that cannot be opened for reading.
+pub(crate) fn open_error(error: &StoreOpenError) -> RuntimeError {
     match error {
         // It may be a file of another program, or a damaged one of ours; the remedy differs.
         StoreOpenError::NotOurs { place: path } => integrity_error(format!(

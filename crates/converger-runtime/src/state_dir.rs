@@ -311,6 +311,10 @@ pub fn unreadable_error(error: &StoreOpenError) -> RuntimeError {
 }
 
 fn open_error(error: &StoreOpenError) -> RuntimeError {
+    // A damaged store is evidence: it is reported as `verify` does, and no advice to restore or move it is given.
+    if matches!(error, StoreOpenError::Damaged { .. }) {
+        return crate::ledger_reader::open_error(error);
+    }
     // A store of another version cannot be read either.
     let is_newer = matches!(error, StoreOpenError::Newer { .. } | StoreOpenError::Older { .. });
     open_error_with(error, if is_newer { FailureCode::JournalUnreadable } else { FailureCode::JournalUnwritable })

@@ -40,6 +40,7 @@ use writer::{CommitResult, StoreWriter, SyncMode, WriteJob};
 
 #[cfg(feature = "conformance")]
 pub(crate) use checksums::register_row_sum;
+pub use open::check_state_directory;
 pub(crate) use open::{NO_FOLLOW, STORE_FILE};
 pub use store_view::StoreView;
 

@@ -302,7 +302,7 @@ Examples:
 An argument with a dot or a slash is the path of a plan file; files need no state directory. In the output, + is added by the second plan, \
 - is removed and ~ is changed.
 
-Exit codes: 0 the same steps, 4 different steps.")]
+Exit codes: 0 the same steps on the same guests, 4 the plans differ.")]
     Diff(DiffArgs),
     /// Re-evaluate recorded decisions under different rules and limits
     #[command(after_help = "\

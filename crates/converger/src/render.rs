@@ -102,8 +102,20 @@ pub(crate) struct ShownRemedies(BTreeSet<RefusalCode>);
 
 /// The refusals of a guest. Those of the whole run are only named: the report has them once.
 pub(crate) fn render_guest_refusals(refusals: &[Refusal], shown: &mut ShownRemedies) -> String {
+    render_guest_refusals_with(refusals, shown, &Refusal::remedy)
+}
+
+/// The same with these remedies, for a command in which others apply.
+pub(crate) fn render_guest_refusals_with(
+    refusals: &[Refusal],
+    shown: &mut ShownRemedies,
+    remedy: &dyn Fn(&Refusal) -> &'static str,
+) -> String {
     let own = refusals.iter().filter(|refusal| refusal.code().entry().reach == RefusalReach::Guest);
-    let causes = own.map(|cause| if shown.0.insert(cause.code()) { render_refusal(cause) } else { render_refusal_cause(cause) });
+    let causes = own.map(|cause| match shown.0.insert(cause.code()) {
+        true => render_refusal_with(cause, remedy(cause)),
+        false => render_refusal_cause(cause),
+    });
     let causes: String = causes.flat_map(|cause| cause.lines().map(|line| format!("    {line}\n")).collect::<Vec<_>>()).collect();
     let of_run = refusals.iter().filter(|refusal| refusal.code().entry().reach == RefusalReach::Run).map(|refusal| refusal.code().word());
     let of_run: Vec<&str> = of_run.collect();
@@ -142,7 +154,11 @@ fn serialized_name(value: &impl serde::Serialize) -> String {
 
 /// A refusal: code, what happened, evidence, remedy.
 pub(crate) fn render_refusal(refusal: &Refusal) -> String {
-    format!("{}  {} {}\n", render_refusal_cause(refusal), apply_style(CYAN, "remedy:"), refusal.remedy())
+    render_refusal_with(refusal, refusal.remedy())
+}
+
+fn render_refusal_with(refusal: &Refusal, remedy: &str) -> String {
+    format!("{}  {} {remedy}\n", render_refusal_cause(refusal), apply_style(CYAN, "remedy:"))
 }
 
 /// A refusal without its remedy.

@@ -125,7 +125,7 @@ fn init_of_a_range_takes_the_guests_of_a_recording() {
     check_end(&run_range("200-210"), 3, &["no visible guest has an id in 200-210"]);
     check_end(&run_range("100-110,150"), 3, &["! 150 refused"]);
     assert_eq!(file_names(directory.path()), ["current.json"]);
-    check_end(&run_range("100-110"), 0, &["2 guests adopted", "100-110: 2 guests; no visible guest has one of the other 9 ids"]);
+    check_end(&run_range("100-110"), 0, &["2 guests adopted", "100-110: 2 guests found; 9 ids have no visible guest"]);
     check_end(&run(&directory, &["audit", "desired.yaml", "--replay", "current.json"]), 0, &["Converged: 2 converged"]);
 }
 
@@ -150,7 +150,7 @@ fn pin_reads_only_named_guests() {
         (&["--vmid", "100-110,102"], "guest 102 is not declared in desired.yaml"),
         (&["--vmid", "102-110"], "no guest with an id in 102-110 is declared"),
         (&["--vmid", "110-102"], "the range is reversed"),
-        (&["--repin", "100-110"], "an id of a guest is a number between 100 and 999999999"),
+        (&["--repin", "100-110"], "a guest id is a number between 100 and 999999999"),
         (&["--repin", "100,103"], "guest 103 is not declared in desired.yaml"),
         (&["--vmid", "99"], "a guest id is a number between 100 and 999999999"),
         (&["--vmid", "web"], "a guest id is a number between 100 and 999999999"),

@@ -426,7 +426,11 @@ fn several_environments_are_listed_where_none_is_named() {
     }
     assert_eq!(run(&directory, &["ops", "list", "site-b"]).status.code(), Some(0));
     fs::remove_file(directory.path().join("converger.toml")).expect("removed");
-    check_error(&run(&directory, &["ops", "list"]), 2, &["no environment is named, and there is no converger.toml"]);
+    check_error(
+        &run(&directory, &["ops", "list"]),
+        2,
+        &["there is no converger.toml in this directory", "configure it in converger.toml:"],
+    );
 }
 
 #[test]
@@ -636,4 +640,85 @@ fn verbose_and_quiet_change_no_json_and_exclude_each_other() {
     check_error(&run(&directory, &["--verbose", "contract", "--quiet"]), 2, &["error[usage-wrong]: ", "'--verbose'", "'--quiet'"]);
     let verbose = stdout(&run(&directory, &["audit", "desired.yaml", "--replay", "current.json", "--verbose"]));
     assert!(verbose.contains("(impact none, risk medium, benign)"), "{verbose}");
+}
+
+#[test]
+fn verifying_a_file_that_is_no_receipt_is_bad_usage_and_no_tampering() {
+    let directory = work_directory();
+    fs::write(directory.path().join("binary"), [0xff, 0xfe, 0]).expect("written");
+    for name in ["desired.yaml", "current.json", "binary"] {
+        let output = run(&directory, &["verify", name]);
+        check_error(&output, 2, &["usage-wrong", &format!("{name} is not a receipt, an export or a state directory")]);
+        assert!(!stderr(&output).contains("keep it as evidence"), "{output:?}");
+    }
+    fs::write(directory.path().join("receipt.txt"), "converger.receipt/1\ncut").expect("written");
+    check_error(&run(&directory, &["verify", "receipt.txt"]), 6, &["integrity-violation", "keep it as evidence"]);
+}
+
+#[test]
+fn without_a_configuration_the_help_says_to_write_one() {
+    let directory = work_directory();
+    for arguments in [&["guests"][..], &["init", "--vmid", "100"], &["hold", "100", "--reason", "x"], &["freeze", "--reason", "x"]] {
+        let output = run(&directory, arguments);
+        check_error(&output, 2, &["there is no converger.toml", "configure it in converger.toml:", "[environments.lab]"]);
+        assert!(!stderr(&output).contains("--environment NAME"), "{output:?}");
+    }
+    write_config(&directory, TWO_ENVIRONMENTS);
+    check_error(&run(&directory, &["hold", "100", "--reason", "x"]), 2, &["`converger hold NAME 100`"]);
+    fs::rename(directory.path().join("converger.toml"), directory.path().join("other.toml")).expect("renamed");
+    let output = run(&directory, &["guests", "--config", "other.toml", "--environment", "nowhere"]);
+    check_error(&output, 2, &["configure it in other.toml:"]);
+}
+
+#[test]
+fn an_artifact_in_place_of_another_input_is_one_fault() {
+    let directory = work_directory();
+    assert_eq!(run(&directory, &["plan", "desired.yaml", "--replay", "current.json"]).status.code(), Some(4));
+    let replay = run(&directory, &["audit", "desired.yaml", "--replay", "plan.json"]);
+    check_error(&replay, 2, &["plan.json is a plan (converger.plan/1); --replay needs an observation (current.json)"]);
+    for (name, kind) in [("plan.json", "a plan (converger.plan/1)"), ("current.json", "an observation (converger.observation/1)")] {
+        let output = run(&directory, &["audit", name, "--replay", "current.json"]);
+        check_error(&output, 2, &[&format!("{name} is {kind}; the declared state (desired.yaml) is needed here")]);
+        assert_eq!(stderr(&output).matches("error").count(), 1, "{output:?}");
+    }
+    fs::write(directory.path().join("junk.json"), "junk").expect("written");
+    check_error(&run(&directory, &["diff", "junk.json", "plan.json"]), 2, &["junk.json is not a plan: it is not JSON (line 1, column 1)"]);
+    check_error(&run(&directory, &["diff", "current.json", "plan.json"]), 2, &["is not a plan: it is an observation"]);
+}
+
+#[test]
+fn a_syntax_fault_is_shown_without_its_consequences() {
+    let directory = work_directory();
+    let text = "version: 1\nenvironment: lab\nguests:\n  - kind: lxc\n  - vmid: 101\n   kind: lxc\n";
+    fs::write(directory.path().join("desired.yaml"), text).expect("written");
+    let output = run(&directory, &["audit", "desired.yaml", "--replay", "current.json"]);
+    check_error(&output, 2, &["this is not valid YAML", "1 fault in desired.yaml"]);
+    assert!(!stderr(&output).contains("lacks the key"), "{output:?}");
+}
+
+#[test]
+fn a_wrong_url_is_named_without_its_value() {
+    let directory = work_directory();
+    for (url, fault) in [
+        ("127.0.0.1:8006", "`url` must begin with https://"),
+        ("http://pve1:8006", "`url` must begin with https://"),
+        ("https://pve1:8006/hunter2", "`url` must end after the port, without a path"),
+    ] {
+        let section = format!("[environments.lab]\nurl = \"{url}\"\ntoken = \"a@pve!me\"\nsecret = {{ env = \"X\" }}\n");
+        fs::write(directory.path().join("converger.toml"), section).expect("written");
+        check_error(&run(&directory, &["doctor"]), 2, &[fault, "write it as https://name:8006"]);
+    }
+}
+
+#[test]
+fn doctor_with_a_closed_port_says_that_no_endpoint_was_reached() {
+    let directory = work_directory();
+    let section = "[environments.lab]\nurl = \"https://127.0.0.1:1\"\ntoken = \"a@pve!me\"\nsecret = { env = \"X\" }\nmode = \"solo\"\n";
+    write_config(&directory, section);
+    let output = program(&directory, &["doctor", "--quiet"]).env("X", "5ec2e700-0000-4000-8000-000000000001").output().expect("it runs");
+    let shown = stdout(&output);
+    assert_eq!(output.status.code(), Some(1), "{shown}");
+    assert!(shown.contains("127.0.0.1:1: connection refused\n"), "{shown}");
+    assert!(shown.contains("because no endpoint was reached") && !shown.contains('✓'), "{shown}");
+    assert!(shown.contains("1 ok, 0 warnings, 1 failed, 1 unknown"), "{shown}");
 }

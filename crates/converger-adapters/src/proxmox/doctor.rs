@@ -18,7 +18,8 @@ mod token;
 pub use finding::{DoctorFinding, FindingLevel, PrivilegeUse, Remedy, RemedyLine, RemedyTarget};
 pub use gather::{DoctorAnswers, DoctorRequest, EndpointSession, gather_answers};
 
-use super::codec::{EscapedText, ProxmoxFailure};
+use super::codec::{EscapedText, FailureCause, ProxmoxFailure};
+use gather::{EndpointAnswers, VersionFailure};
 
 /// The result of an examination.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,9 +58,29 @@ pub fn examine_answers(doctor_answers: &DoctorAnswers) -> DoctorReport {
 /// If no endpoint could be used, one finding covers all the rest.
 fn not_asked_finding(doctor_answers: &DoctorAnswers) -> DoctorFinding {
     let is_other = doctor_answers.endpoints.iter().any(|seen| matches!(&seen.cluster, Some(Ok(_))));
-    let why = if is_other { "no endpoint is in the pinned cluster" } else { "no endpoint accepts the token" };
+    let causes: Vec<FailureCause> = doctor_answers.endpoints.iter().filter_map(version_failure_cause).collect();
+    let is_silent = |cause: &FailureCause| matches!(cause, FailureCause::Unreachable | FailureCause::TooSlow | FailureCause::Interrupted);
+    let why = if is_other {
+        "no endpoint is in the pinned cluster"
+    } else if causes.contains(&FailureCause::Unauthenticated) {
+        "no endpoint accepts the token"
+    } else if causes.iter().all(|cause| *cause == FailureCause::Unreachable) {
+        "no endpoint was reached"
+    } else if causes.iter().all(is_silent) {
+        "no endpoint responds"
+    } else {
+        "no endpoint can be used"
+    };
     DoctorFinding::new("rest", FindingLevel::Unknown, format!("privileges, cluster and guests were not checked, because {why}"))
         .with_remedy("fix what failed above, then run `converger doctor` again")
+}
+
+/// Why the version of an endpoint could not be read, if a request failed.
+fn version_failure_cause(seen: &EndpointAnswers) -> Option<FailureCause> {
+    match &seen.version {
+        Err(VersionFailure::Failed(failure)) => Some(failure.cause),
+        Ok(_) | Err(VersionFailure::NoClient(_)) => None,
+    }
 }
 
 /// A check that could not be made, with its failure.

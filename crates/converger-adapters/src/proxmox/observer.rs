@@ -3,6 +3,7 @@
 //! The first endpoint that accepts a connection serves the whole observation. If none does, the error lists all of them with their reasons.
 //! The observer starts no runtime of its own; the caller awaits it on the runtime of the process.
 
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
@@ -92,9 +93,15 @@ fn describe_unanswered(failures: &[ProxmoxFailure]) -> String {
     }
 }
 
-/// The failure at each endpoint, with its code.
+/// The failure at each endpoint, with its code unless all have the same one.
 fn failure_texts(failures: &[ProxmoxFailure]) -> Vec<String> {
-    failures.iter().map(|failure| format!("{} ({})", failure.text, failure.cause.code().word())).collect()
+    let code = |failure: &ProxmoxFailure| failure.cause.code().word();
+    let is_same = failures.windows(2).all(|pair| pair.iter().map(code).collect::<BTreeSet<_>>().len() == 1);
+    let describe = |failure: &ProxmoxFailure| match is_same {
+        true => failure.text.to_string(),
+        false => format!("{} ({})", failure.text, code(failure)),
+    };
+    failures.iter().map(describe).collect()
 }
 
 impl ProxmoxError {

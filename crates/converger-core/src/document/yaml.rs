@@ -50,7 +50,11 @@ impl<'t> EventSource<'t> for YamlEvents<'t> {
         loop {
             let (raw, raw_span) = match self.parser.next_event() {
                 Some(Ok(next)) => next,
-                Some(Err(error)) => return self.abort(self.syntax_fault(&error)),
+                Some(Err(error)) => {
+                    // Wrong indentation also moves keys to another map, so that faults before this one are mostly its consequences.
+                    self.diagnostics = Diagnostics::default();
+                    return self.abort(self.syntax_fault(&error));
+                }
                 None => {
                     self.span = Span::at(self.text.len());
                     return Ok(DocumentEvent::End);

@@ -273,9 +273,25 @@ fn decode_endpoint(table: &TableReader<'_>, directory: &Path, faults: &mut Fault
     let url = table.text("url", "\"https://pve1.example:8006\"", faults)?;
     // The address is not quoted: it may have a password in it.
     let endpoint = Endpoint::new(url.get_ref(), trust).map_err(|_| {
-        fault_at(&url, "`url` is not the address of an API").with_help("write it as https://name:8006, with nothing before or after that")
+        fault_at(&url, describe_address_fault(url.get_ref())).with_help("write it as https://name:8006, with nothing before or after that")
     });
     faults.keep(endpoint).map(|endpoint| (endpoint, ca))
+}
+
+/// What is wrong with an address, without any part of it.
+fn describe_address_fault(address: &str) -> &'static str {
+    let Some(rest) = address.strip_prefix("https://") else { return "`url` must begin with https://" };
+    if rest.contains('@') {
+        return "`url` must not contain a user or a password";
+    }
+    match rest.split_once(['/', '?', '#']) {
+        Some(("", _)) => "`url` lacks the name of the host",
+        Some(_) if rest.strip_suffix('/').is_none_or(|host| host.contains(['/', '?', '#'])) => {
+            "`url` must end after the port, without a path"
+        }
+        _ if rest.is_empty() => "`url` lacks the name of the host",
+        _ => "`url` has no valid host and port",
+    }
 }
 
 fn parse_fingerprint(text: &Spanned<String>) -> Result<Fingerprint, Diagnostic> {
@@ -358,6 +374,11 @@ impl ConnectionConfig {
 }
 
 impl ConnectionConfig {
+    /// Whether the secret can be read now.
+    pub(super) fn has_readable_secret(&self) -> bool {
+        read_secret(&self.secret).is_ok()
+    }
+
     /// The file with the secret, if others on this machine may read or write it.
     pub fn exposed_secret_file(&self) -> Option<&Path> {
         let SecretSource::File(path) = &self.secret else { return None };

@@ -89,6 +89,19 @@ fn prepare_directory(directory: &Path) -> Result<(), StoreOpenError> {
         }
         metadata => metadata.map_err(|error| unusable("read the state directory", "use one that this user can access", error))?,
     };
+    check_access(directory, &metadata)
+}
+
+/// Checks that a state directory, if it exists, can be opened by this user and by no other. Nothing is created.
+///
+/// # Errors
+/// It is not a directory, belongs to another user, or other users can enter it.
+pub fn check_state_directory(directory: &Path) -> Result<(), StoreOpenError> {
+    fs::metadata(directory).map_or(Ok(()), |metadata| check_access(directory, &metadata))
+}
+
+fn check_access(directory: &Path, metadata: &fs::Metadata) -> Result<(), StoreOpenError> {
+    let unusable = |what, help, source| StoreOpenError::Unusable { what, path: directory.to_path_buf(), help, source };
     if !metadata.is_dir() {
         return Err(unusable("use as state directory", "it is a file; use another one", io::ErrorKind::NotADirectory.into()));
     }
@@ -435,6 +448,19 @@ mod tests {
     use rusqlite::ffi;
 
     use super::*;
+
+    /// A command that only reads uses this to warn of what an apply would refuse.
+    #[test]
+    fn reports_a_state_directory_that_other_users_can_enter_and_creates_none() {
+        let above = tempfile::tempdir().expect("a directory");
+        let state = above.path().join("state");
+        assert!(check_state_directory(&state).is_ok() && !state.exists());
+        fs::create_dir(&state).expect("created");
+        for (mode, is_ok) in [(0o755, false), (0o710, false), (0o700, true)] {
+            fs::set_permissions(&state, fs::Permissions::from_mode(mode)).expect("changed");
+            assert_eq!(check_state_directory(&state).is_ok(), is_ok, "{mode:o}");
+        }
+    }
 
     /// Without these settings an acknowledged batch might not be on disk.
     #[test]

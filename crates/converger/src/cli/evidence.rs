@@ -12,7 +12,7 @@ use super::Overwrite;
 /// The ledger of a state directory.
 #[derive(Args, Debug)]
 pub(crate) struct LedgerArgs {
-    /// Read the state directory from FILE [default: converger.toml if it exists]
+    /// Read the location of the state directory from FILE [default: converger.toml if it exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }
@@ -22,7 +22,7 @@ pub(crate) struct LedgerArgs {
 pub(crate) struct LedgerSourceArgs {
     #[command(flatten)]
     pub(crate) copy: LedgerCopyArgs,
-    /// Read the state directory from FILE [default: converger.toml if it exists]
+    /// Read the location of the state directory from FILE [default: converger.toml if it exists]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "db"])]
     pub(crate) config: Option<PathBuf>,
 }
@@ -47,6 +47,9 @@ Entries that match all filters are shown.")]
     /// Print the public key of the ledger
     Key(LedgerArgs),
     /// Write the ledger as files that any web server can serve and anyone can verify
+    #[command(after_help = "\
+The first use of `ledger export`, `ledger checkpoint`, `ledger key` or `ledger prove` creates the key of the ledger and appends one entry with it. Nothing else \
+is appended.")]
     Export(ExportArgs),
     /// Write a receipt of an operation or entry that can be verified on its own
     #[command(after_help = "\
@@ -209,7 +212,7 @@ pub(crate) struct VerifyArgs {
     /// Require the ledger to be an extension of this earlier checkpoint
     #[arg(long, value_name = "FILE")]
     pub(crate) since: Option<PathBuf>,
-    /// Read the state directory from FILE [default: converger.toml if it exists]
+    /// Read the location of the state directory from FILE [default: converger.toml if it exists]
     #[arg(long, value_name = "FILE", conflicts_with = "path")]
     pub(crate) config: Option<PathBuf>,
     /// Print it as JSON
@@ -270,7 +273,7 @@ pub(crate) struct BacktestArgs {
     pub(crate) config: PathBuf,
     #[command(flatten)]
     pub(crate) copy: LedgerCopyArgs,
-    /// Read the state directory from FILE [default: converger.toml if it exists]
+    /// Read the location of the state directory from FILE [default: converger.toml if it exists]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "db"])]
     pub(crate) state: Option<PathBuf>,
     /// Print it as JSON

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::path::Path;
 
 use anstyle::Style;
 use converger_adapters::proxmox::doctor::{DoctorFinding, DoctorReport, FindingLevel, PrivilegeUse, Remedy, RemedyLine, RemedyTarget};
@@ -10,7 +11,7 @@ use converger_adapters::proxmox::{ProxmoxError, ProxmoxObserver};
 use converger_core::desired::Desired;
 use converger_core::failure::FailureCode;
 use converger_core::guest::EnvironmentName;
-use converger_runtime::reader::{configuration_example, unconfigured_error};
+use converger_runtime::reader::unconfigured_error;
 use converger_runtime::{RuntimeError, state_dir};
 use serde::Serialize;
 
@@ -19,7 +20,7 @@ use crate::cli::DoctorArgs as Visit;
 use crate::config::{ConfigSource, ConfiguredEnvironments, ConnectionConfig, ONE_NAME_PER_CLUSTER};
 use crate::exit_status::ExitStatus;
 use crate::render::{self, BOLD, CYAN, DIM, GREEN, RED, YELLOW, apply_style};
-use crate::{files, output, progress};
+use crate::{files, output, progress, verbosity};
 
 /// The schema of the JSON.
 const SCHEMA: &str = "converger.doctor/1";
@@ -41,11 +42,13 @@ pub(super) async fn run_doctor(arguments: &Visit) -> Result<ExitStatus, CommandE
     if names.is_empty() {
         let stop = CommandError::input_error(format!("{} has no environment that can be reached", environments.origin))
             .with_code(FailureCode::EnvironmentUnconfigured);
-        return Err(stop.with_help(configuration_example("lab")));
+        return Err(stop.with_help(inputs::example_in_config(arguments.config.as_deref(), "lab")));
     }
     let mut exit_status = ExitStatus::Done;
     for name in names {
-        let connection = environments.connections.get(&name).ok_or_else(|| CommandError::from(unconfigured_error(&name)))?;
+        let connection = environments.connections.get(&name).ok_or_else(|| {
+            CommandError::from(unconfigured_error(&name)).with_help(inputs::example_in_config(arguments.config.as_deref(), name.as_str()))
+        })?;
         let extra = [check_config(&name, connection, &environments), check_holds(&source, &name)].concat();
         let examined = match connection.resolve_settings(&name) {
             Ok(environment) => {
@@ -57,11 +60,31 @@ pub(super) async fn run_doctor(arguments: &Visit) -> Result<ExitStatus, CommandE
             }
             Err(fault) => unreachable_report(setup_finding("secret", fault, ConnectionConfig::REMEDY)),
         };
-        let examined = DoctorReport { findings: [extra, examined.findings].concat(), ..examined };
-        let end = show_report(&name, arguments.json, &examined)?;
+        let mut examined = DoctorReport { findings: [extra, examined.findings].concat(), ..examined };
+        adapt_remedies(&mut examined.findings, arguments.config.as_deref());
+        let end = show_report(&name, arguments, &examined)?;
         exit_status = if exit_status == ExitStatus::Done { end } else { exit_status };
     }
     Ok(exit_status)
+}
+
+/// Remedies name the file that `--config` names, and ask whether the lab runs if its endpoints are closed.
+fn adapt_remedies(findings: &mut [DoctorFinding], config: Option<&Path>) {
+    let hint = inputs::lab_hint(config);
+    for finding in findings {
+        match (&hint, &mut finding.remedy) {
+            (Some(hint), Some(remedy)) if finding.code == Some(FailureCode::EndpointUnreachable.word()) => {
+                *remedy = Remedy { text: hint.clone(), lines: Vec::new() };
+            }
+            (_, Some(remedy)) => remedy.text = remedy.text.replace("converger.toml", &config_name(config)),
+            (_, None) => {}
+        }
+    }
+}
+
+/// The file with the environments, as it is named on the command line.
+fn config_name(config: Option<&Path>) -> String {
+    config.map_or("converger.toml".to_owned(), files::display_path)
 }
 
 /// Findings about converger.toml.
@@ -76,7 +99,13 @@ fn check_config(name: &EnvironmentName, connection: &ConnectionConfig, environme
             )
             .with_remedy("create a token for each: a wrong environment name must not reach the other cluster"),
         ),
-        None => findings.push(DoctorFinding::new("secret-shared", FindingLevel::Ok, "no other environment has its secret")),
+        None if environments.can_compare_secrets() => {
+            findings.push(DoctorFinding::new("secret-shared", FindingLevel::Ok, "no other environment has its secret"));
+        }
+        None => findings.push(
+            DoctorFinding::new("secret-shared", FindingLevel::Unknown, "not every secret can be read, so they cannot be compared")
+                .with_remedy("make the secrets of all environments readable, then run `converger doctor` again"),
+        ),
     }
     if let Some((other, shared)) = environments.find_same_cluster(name) {
         let found = format!("the environment `{other}` has {shared} too: they may be the same cluster");
@@ -93,7 +122,7 @@ fn check_config(name: &EnvironmentName, connection: &ConnectionConfig, environme
         );
     }
     if connection.mode.is_none() {
-        let found = "`mode` is missing: an apply needs to know whether one person decides (solo) or two (shared)";
+        let found = "`mode` is missing: an apply needs to know who approves plans: you alone (`solo`), or a second person (`shared`, with which nothing can be applied yet)";
         findings.push(DoctorFinding::new("mode", FindingLevel::Warn, found).with_line(RemedyTarget::Config, "mode = \"solo\""));
     }
     findings
@@ -115,7 +144,7 @@ fn check_holds(source: &ConfigSource, name: &EnvironmentName) -> Vec<DoctorFindi
         warning("frozen", found, format!("converger thaw {name}"))
     });
     let written = config.circumstances.freeze.as_ref().map(|reason| {
-        let found = format!("the environment is frozen by converger.toml: {}", render::quote_untrusted(reason));
+        let found = format!("the environment is frozen by {}: {}", config_name(source.path()), render::quote_untrusted(reason));
         DoctorFinding::new("frozen", FindingLevel::Warn, found).with_line(RemedyTarget::Config, "on = false")
     });
     let held = remembered.holds.iter().map(|hold| {
@@ -165,8 +194,13 @@ fn unreachable_report(why: DoctorFinding) -> DoctorReport {
 }
 
 /// Prints the report. The exit status is that of a failure if any check failed.
-fn show_report(name: &EnvironmentName, json: bool, examined: &DoctorReport) -> Result<ExitStatus, CommandError> {
-    let written = if json { output::print_json(|out| write_json(out, name, examined)) } else { write_text(name, examined) };
+fn show_report(name: &EnvironmentName, arguments: &Visit, examined: &DoctorReport) -> Result<ExitStatus, CommandError> {
+    let written = if arguments.json {
+        output::print_json(|out| write_json(out, name, examined))
+    } else {
+        let text = render_report(name, examined, &config_name(arguments.config.as_deref()), verbosity::is_quiet());
+        write!(anstream::stdout(), "{text}")
+    };
     finish_output(written, doctor_status(&examined.findings))
 }
 
@@ -204,32 +238,31 @@ fn write_json(out: &mut impl Write, environment: &EnvironmentName, examined: &Do
     writeln!(out)
 }
 
-fn write_text(environment: &EnvironmentName, examined: &DoctorReport) -> io::Result<()> {
-    write!(anstream::stdout(), "{}", render_report(environment, examined))
-}
-
-fn render_report(environment: &EnvironmentName, examined: &DoctorReport) -> String {
-    let findings = &examined.findings;
+/// The report. A quiet one has only the warnings, failures and unknowns, and the summary of all.
+fn render_report(environment: &EnvironmentName, examined: &DoctorReport, config_name: &str, is_quiet: bool) -> String {
+    let is_shown =
+        |finding: &&DoctorFinding| !is_quiet || matches!(finding.level, FindingLevel::Warn | FindingLevel::Fail | FindingLevel::Unknown);
+    let findings: Vec<&DoctorFinding> = examined.findings.iter().filter(is_shown).collect();
     let width = findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
     let mut text = format!("{}\n", apply_style(BOLD, environment));
-    let before = std::iter::once(None).chain(findings.iter().map(Some));
-    for (finding, before) in findings.iter().zip(before) {
+    let before = std::iter::once(None).chain(findings.iter().copied().map(Some));
+    for (finding, before) in findings.iter().copied().zip(before) {
         if finding.part == Some(PrivilegeUse::Request) && before.is_none_or(|before| before.part != Some(PrivilegeUse::Request)) {
             let _ = writeln!(text, "\n{}", apply_style(BOLD, REQUESTED_HEADING));
         }
-        text.push_str(&render_finding(finding, before.and_then(|before| before.remedy.as_ref()), width));
+        text.push_str(&render_finding(finding, before.and_then(|before| before.remedy.as_ref()), width, config_name));
     }
     examined.grant.iter().for_each(|grant| text.push_str(&render_grant(grant)));
-    text.push_str(&render_request_grants(findings));
-    let _ = writeln!(text, "\n{}", render_conclusion(findings));
+    text.push_str(&render_request_grants(&findings));
+    let _ = writeln!(text, "\n{}", render_conclusion(&examined.findings));
     text
 }
 
 /// The heading of actions that no plan contains.
-const REQUESTED_HEADING: &str = "For actions on request, which no plan contains";
+const REQUESTED_HEADING: &str = "For actions that no plan contains yet";
 
 /// The commands that grant actions on request, separately for each action, because each is granted on its own.
-fn render_request_grants(findings: &[DoctorFinding]) -> String {
+fn render_request_grants(findings: &[&DoctorFinding]) -> String {
     let missing_privileges = findings.iter().filter(|finding| finding.part == Some(PrivilegeUse::Request));
     let missing_privileges =
         missing_privileges.filter_map(|finding| Some((finding.check, finding.remedy.as_ref().filter(|remedy| !remedy.lines.is_empty())?)));
@@ -268,7 +301,7 @@ fn level_sign(level: FindingLevel) -> (&'static str, Style) {
 }
 
 /// One finding. A remedy that repeats the one above is shortened.
-fn render_finding(finding: &DoctorFinding, before: Option<&Remedy>, width: usize) -> String {
+fn render_finding(finding: &DoctorFinding, before: Option<&Remedy>, width: usize, config_name: &str) -> String {
     let (sign, style) = level_sign(finding.level);
     let about = finding.about.as_ref().map(|about| format!("{about}: ")).unwrap_or_default();
     let check = format!("{:<width$}", finding.check);
@@ -280,7 +313,7 @@ fn render_finding(finding: &DoctorFinding, before: Option<&Remedy>, width: usize
     // Below the text, so that the column of checks stays free.
     let margin = " ".repeat(width + 4);
     if before == Some(remedy) {
-        let _ = writeln!(text, "{margin}{} the same", apply_style(CYAN, "remedy:"));
+        let _ = writeln!(text, "{margin}{} as above", apply_style(CYAN, "remedy:"));
         return text;
     }
     let more = finding.code.map(|code| format!(" (see `converger explain {code}`)")).unwrap_or_default();
@@ -290,7 +323,7 @@ fn render_finding(finding: &DoctorFinding, before: Option<&Remedy>, width: usize
     for line in &remedy.lines {
         let label = match line.r#where {
             RemedyTarget::Node => "on a node:",
-            RemedyTarget::Config => "converger.toml:",
+            RemedyTarget::Config => &format!("{config_name}:"),
             RemedyTarget::Here => "here:",
         };
         let _ = writeln!(text, "{margin}  {} {}", apply_style(DIM, format!("{label:<15}")), apply_style(BOLD, &line.text));
@@ -396,7 +429,20 @@ mod tests {
     }
 
     fn render_plain(findings: Vec<DoctorFinding>) -> String {
-        anstream::adapter::strip_str(&render_report(&lab_name(), &DoctorReport { findings, grant: None })).to_string()
+        render_with(findings, false)
+    }
+
+    fn render_with(findings: Vec<DoctorFinding>, is_quiet: bool) -> String {
+        anstream::adapter::strip_str(&render_report(&lab_name(), &DoctorReport { findings, grant: None }, "converger.toml", is_quiet))
+            .to_string()
+    }
+
+    #[test]
+    fn quiet_shows_only_what_did_not_pass_and_the_summary() {
+        let plain = render_with(sample_findings(), true);
+        assert!(!plain.contains('✓') && plain.starts_with("lab\n! cluster "), "{plain}");
+        assert!(plain.contains("✗ may-read") && plain.contains("? ha "), "{plain}");
+        assert!(plain.ends_with("\nSome checks failed: 1 ok, 1 warning, 1 failed, 1 unknown\n"), "{plain}");
     }
 
     #[test]
@@ -480,7 +526,7 @@ Some checks failed: 1 ok, 1 warning, 1 failed, 1 unknown
             |check| DoctorFinding::new(check, FindingLevel::Warn, "no").with_remedy("grant it").with_line(RemedyTarget::Node, "pveum x");
         let plain = render_plain(vec![finding_with_remedy("a"), finding_with_remedy("b")]);
         assert_eq!(plain.matches("pveum x").count(), 1, "{plain}");
-        assert!(plain.contains("! b  no\n     remedy: the same\n"), "{plain}");
+        assert!(plain.contains("! b  no\n     remedy: as above\n"), "{plain}");
     }
 
     #[test]

@@ -189,7 +189,7 @@ fn describe_absent(rule: &FieldRule) -> String {
         (AbsentMeaning::Number(number), ValueShape::Thousandths) => FieldValue::Thousandths(number).to_string(),
         (AbsentMeaning::Number(number), _) => number.to_string(),
         (AbsentMeaning::Empty, _) => "empty".into(),
-        (AbsentMeaning::Undefined, _) => "no value equals it".into(),
+        (AbsentMeaning::Undefined, _) => "no default".into(),
     }
 }
 

@@ -9,6 +9,7 @@ use converger_core::guest::EnvironmentName;
 use converger_core::normalize::WordSet;
 use converger_core::observe::{self, Observation, ObservedGuest, ObservedStatus, Reading};
 use converger_runtime::ConfigSource;
+use converger_runtime::reader::unconfigured_error;
 use serde_json::{Value as Json, json};
 
 use super::display::Display;
@@ -30,10 +31,16 @@ const TAGS_SHOWN_MAX: usize = 10;
 
 pub(super) async fn list_guests(arguments: &GuestsArgs) -> Result<ExitStatus, CommandError> {
     let TargetEnvironment { name: environment, config } =
-        inputs::select_environment(arguments.environment.as_deref(), &ConfigSource::read(arguments.config.as_deref()))?;
+        inputs::select_environment(arguments.environment.as_deref(), &ConfigSource::read(arguments.config.as_deref()), false)?;
     let token = config.connection.as_ref().map(|connection| connection.token_id().to_owned()).unwrap_or_default();
     let reader = inputs::open_reader(environment.clone(), config, &Display::new());
-    let report = reader.list_guests().await?;
+    let config_path = arguments.config.as_deref();
+    if reader.config().connection.is_none() {
+        return Err(
+            CommandError::from(unconfigured_error(&environment)).with_help(inputs::example_in_config(config_path, environment.as_str()))
+        );
+    }
+    let report = reader.list_guests().await.map_err(|error| inputs::observe_error(error, config_path))?;
     let listing = GuestListing::filter(&report.reading, arguments)?;
     let written = if arguments.json {
         output::print_json(|out| writeln!(out, "{}", listing.to_json()))

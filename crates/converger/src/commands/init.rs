@@ -10,7 +10,7 @@ use converger_core::desired::{GuestSelection, Scope};
 use converger_core::document::Notation;
 use converger_core::failure::FailureCode;
 use converger_core::guest::EnvironmentName;
-use converger_core::refusal::Refusal;
+use converger_core::refusal::{Refusal, RefusalCode};
 use converger_runtime::ConfigSource;
 use serde_json::{Value as Json, json};
 
@@ -24,7 +24,8 @@ use crate::{files, line_wrap, output};
 
 pub(super) async fn init(arguments: &InitArgs) -> Result<ExitStatus, CommandError> {
     let source = ConfigSource::read(arguments.observation.config.as_deref());
-    let TargetEnvironment { name: environment, config } = inputs::select_environment(arguments.environment.as_deref(), &source)?;
+    let (named, is_recorded) = (arguments.environment.as_deref(), arguments.observation.replay.is_some());
+    let TargetEnvironment { name: environment, config } = inputs::select_environment(named, &source, is_recorded)?;
     let out = select_output(arguments, &source)?;
     let selection = select_guests(&arguments.vmid);
     let observation = inputs::observe(&arguments.observation, config, &environment, &selection).await?.observation;
@@ -68,9 +69,9 @@ fn describe_absent_ids(selection: &GuestSelection, scope: &Scope) -> String {
         (absent > 0).then(|| {
             let label = apply_style(render::YELLOW.bold(), "note:");
             format!(
-                "{label} {range}: {}; no visible guest has one of the other {}\n",
+                "{label} {range}: {} found; {} no visible guest\n",
                 count_with_noun(present.into(), "guest"),
-                count_with_noun(absent.into(), "id")
+                if absent == 1 { "1 id has".to_owned() } else { format!("{absent} ids have") },
             )
         })
     });
@@ -124,8 +125,11 @@ fn render_report(arguments: &InitArgs, environment: &EnvironmentName, scaffold: 
             guests.iter().for_each(|guest| text.push_str(&render_adopted(guest)));
             let path = out.map(files::display_path).unwrap_or_default();
             let observation_options = render::observation_options(&arguments.observation);
-            let _ =
-                writeln!(text, "\n{} converger audit {path}{observation_options}   (plans nothing)", apply_style(render::CYAN, "next:"));
+            let _ = writeln!(
+                text,
+                "\n{} converger audit {path}{observation_options}   (should show nothing to change)",
+                apply_style(render::CYAN, "next:")
+            );
             text
         }
         Scaffold::Refused { refusals, guests } => {
@@ -156,7 +160,13 @@ fn render_adopted(guest: &AdoptedGuest) -> String {
 }
 
 fn render_unadoptable(guest: &UnadoptableGuest, shown_remedies: &mut render::ShownRemedies) -> String {
-    format!("{} {} {}", apply_style(render::RED, "!"), guest.vmid, render::render_guest_refusals(&guest.refusals, shown_remedies))
+    // There is no declared state yet that could be corrected.
+    let remedy = |refusal: &Refusal| match refusal.code() {
+        RefusalCode::GuestMissing => "Correct --vmid; `converger guests` lists the guests.",
+        _ => refusal.remedy(),
+    };
+    let refusals = render::render_guest_refusals_with(&guest.refusals, shown_remedies, &remedy);
+    format!("{} {} {refusals}", apply_style(render::RED, "!"), guest.vmid)
 }
 
 fn report_json(environment: &EnvironmentName, scaffold: &Scaffold) -> Json {

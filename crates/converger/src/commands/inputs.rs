@@ -8,21 +8,24 @@ use converger_adapters::ObserveError;
 use converger_adapters::proxmox::ProxmoxError;
 use converger_adapters::proxmox::observe::ReadSet;
 use converger_adapters::replay::RecordingObserver;
+use converger_core::artifact::PLAN_SCHEMA;
 use converger_core::desired::{self, Desired, GuestSelection, NarrowError, Scope};
 use converger_core::document::TEXT_BYTES_MAX;
 use converger_core::failure::FailureCode;
 use converger_core::guest::EnvironmentName;
+use converger_core::observe::SCHEMA as OBSERVATION_SCHEMA;
 use converger_runtime::expected_plan::ExpectedPlanError;
 use converger_runtime::reader::{configuration_example, unconfigured_error};
 use converger_runtime::{
     Config, ConfigSource, EnvironmentReader, Host, ObservationSource, Observed, Planned, RuntimeError, StateDirectory, StateLocation,
+    state_dir,
 };
 
-use super::CommandError;
 use super::display::Display;
+use super::{CommandError, lab};
 use crate::cli::{DesiredArgs, EnvironmentArgs, GuestFilterArgs, ObservationArgs, select_guests};
 use crate::files::InputText;
-use crate::{diagnostics, fatal, files, progress};
+use crate::{diagnostics, fatal, files, output, progress};
 
 /// The declared state and the configuration of a run.
 pub(super) struct RunInputs {
@@ -78,11 +81,38 @@ pub(super) fn resolve_declared(desired: &Desired, selection: &GuestSelection, op
 pub(super) async fn plan(source: &DesiredArgs, choice: &GuestFilterArgs, config: &ConfigSource) -> Result<Planned, CommandError> {
     let (desired, reader) = RunInputs::read(source, choice, config)?.into_reader(&Display::new());
     let from = observation_source(&source.observation)?;
-    require_source(&reader, &from)?;
+    let config = source.observation.config.as_deref();
+    require_source(&reader, &from, config)?;
     let waiting = replay_spinner(&source.observation);
     let planned = reader.plan(desired, &from).await;
     drop(waiting);
-    Ok(planned?)
+    let planned = planned.map_err(|error| observe_error(error, config))?;
+    if let (ObservationSource::Live, Some(fault)) = (&from, find_state_fault(reader.config())) {
+        output::print_warning(&format!("an apply would be refused: {fault}"));
+    }
+    Ok(planned)
+}
+
+/// Why the state directory cannot be opened for writing, although it can be read.
+fn find_state_fault(config: &Config) -> Option<String> {
+    let directory = state_dir::locate_directory(config.state.as_deref()).ok()?;
+    converger_store::check_state_directory(&directory).err().map(|error| files::escape_hidden(&error.to_string()))
+}
+
+/// An observation that failed. The endpoints of a lab are closed while the lab does not run.
+pub(super) fn observe_error(error: RuntimeError, config: Option<&Path>) -> CommandError {
+    let stop = CommandError::from(error);
+    match lab_hint(config) {
+        Some(hint) if stop.code_word() == Some(FailureCode::EndpointUnreachable.word()) => stop.with_help(hint),
+        _ => stop,
+    }
+}
+
+/// What to do if nothing answers and the configuration was written by a lab.
+pub(super) fn lab_hint(config: Option<&Path>) -> Option<String> {
+    let path = converger_runtime::config::find_config_path(config).filter(|path| lab::is_lab_config(path))?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Some(format!("is the lab running? `converger lab --into {}` starts it", files::shell_argument(directory)))
 }
 
 /// Observes these guests in a recording, if one is named, or else in the environment.
@@ -94,17 +124,18 @@ pub(super) async fn observe(
 ) -> Result<Observed, CommandError> {
     let reader = open_reader(environment.clone(), config, &Display::new());
     let from = observation_source(observation_arguments)?;
-    require_source(&reader, &from)?;
+    let config = observation_arguments.config.as_deref();
+    require_source(&reader, &from, config)?;
     let waiting = replay_spinner(observation_arguments);
     let observed = reader.observe(selection, ReadSet::Everything, &from).await;
     drop(waiting);
-    Ok(observed?)
+    observed.map_err(|error| observe_error(error, config))
 }
 
 /// Commands that only read can use a recording instead, which the help mentions.
-fn require_source(reader: &EnvironmentReader, source: &ObservationSource) -> Result<(), CommandError> {
+fn require_source(reader: &EnvironmentReader, source: &ObservationSource, config: Option<&Path>) -> Result<(), CommandError> {
     if *source == ObservationSource::Live && reader.config().connection.is_none() {
-        let help = format!("{}\nor name a recorded observation with --replay", configuration_example(reader.name().as_str()));
+        let help = format!("{}\nor name a recorded observation with --replay", example_in_config(config, reader.name().as_str()));
         return Err(CommandError::from(unconfigured_error(reader.name())).with_help(help));
     }
     Ok(())
@@ -126,11 +157,17 @@ fn observation_source(observation_arguments: &ObservationArgs) -> Result<Observa
     Ok(ObservationSource::Recording(RecordingObserver::File(recording.clone())))
 }
 
+/// How to configure an environment, in the file that `--config` names.
+pub(super) fn example_in_config(config: Option<&Path>, environment: &str) -> String {
+    let example = configuration_example(environment);
+    config.map_or(example.clone(), |path| example.replace("converger.toml", &files::display_path(path)))
+}
+
 /// The configuration of an environment, out of the file that the command has read.
 pub(super) fn environment_config(source: &ConfigSource, environment: &EnvironmentName) -> Result<Config, CommandError> {
     source.config(environment).map_err(|error| match error.code {
         FailureCode::EnvironmentUnconfigured => {
-            let help = format!("correct the name of the environment, or {}", configuration_example(environment.as_str()));
+            let help = format!("correct the name of the environment, or {}", example_in_config(source.path(), environment.as_str()));
             CommandError::input_error(error.text).with_code(error.code).with_help(help)
         }
         _ => RuntimeError::from(error).into(),
@@ -153,9 +190,28 @@ pub(super) fn read_declared(path: &Path) -> Result<(InputText, Desired), Command
         let stop = CommandError::input_error(format!("{} is larger than 1 GiB", text.name)).with_code(FailureCode::InputInvalid);
         return Err(stop.with_help("declare the guests in several files"));
     }
-    let desired = desired::parse(&text.bytes, files::detect_notation(path))
-        .map_err(|faults| CommandError::diagnostics_error(diagnostics::render_diagnostics(&text.name, &text.bytes, &faults)))?;
+    let desired = desired::parse(&text.bytes, files::detect_notation(path)).map_err(|faults| {
+        other_document_error(&text.name, &text.bytes, "the declared state (desired.yaml) is needed here")
+            .unwrap_or_else(|| CommandError::diagnostics_error(diagnostics::render_diagnostics(&text.name, &text.bytes, &faults)))
+    })?;
     Ok((text, desired))
+}
+
+/// The one fault of a file that is another artifact of this program: every other fault would follow from that.
+fn other_document_error(name: &str, bytes: &[u8], needed: &str) -> Option<CommandError> {
+    #[derive(serde::Deserialize)]
+    struct ArtifactHead {
+        schema: String,
+    }
+    let ArtifactHead { schema } = serde_json::from_slice(bytes).ok()?;
+    let kind = match schema.as_str() {
+        PLAN_SCHEMA => "a plan",
+        // A faulty observation is not another document.
+        OBSERVATION_SCHEMA if !needed.contains("observation") => "an observation",
+        _ => return None,
+    };
+    let stop = CommandError::input_error(format!("{name} is {kind} ({schema}); {needed}")).with_code(FailureCode::InputInvalid);
+    Some(stop.with_help("name the other file; nothing was read from the environment"))
 }
 
 /// Reads a plan file as `plan` wrote it.
@@ -186,9 +242,14 @@ impl TargetEnvironment {
 }
 
 /// The environment of `--environment`, or the only one that is configured, which is printed.
-pub(super) fn select_environment(named: Option<&str>, source: &ConfigSource) -> Result<TargetEnvironment, CommandError> {
+///
+/// A recording needs no converger.toml, but then the environment must be named.
+pub(super) fn select_environment(named: Option<&str>, source: &ConfigSource, is_recorded: bool) -> Result<TargetEnvironment, CommandError> {
     if let Some(name) = named {
         return TargetEnvironment::new(parse_environment(name)?, source);
+    }
+    if is_recorded && source.path().is_none() {
+        return Err(CommandError::input_error("no environment is named").with_help("name that of the recording with `--environment NAME`"));
     }
     let only = only_environment(source, "name the environment with `--environment NAME`")?;
     let _ = writeln!(anstream::stderr(), "environment: {only} (the only one that is configured)");
@@ -200,7 +261,10 @@ pub(super) fn resolve_environment(target: &EnvironmentArgs) -> Result<TargetEnvi
     let source = ConfigSource::read(target.config.as_deref());
     let name = match &target.environment {
         Some(name) => parse_environment(name)?,
-        None => only_environment(&source, "name it before the other arguments, such as `converger ops list NAME`")?,
+        None => only_environment(
+            &source,
+            "name it as the first argument, such as `converger hold NAME 100`, `converger freeze NAME` or `converger ops list NAME`",
+        )?,
     };
     TargetEnvironment::new(name, &source)
 }
@@ -208,17 +272,17 @@ pub(super) fn resolve_environment(target: &EnvironmentArgs) -> Result<TargetEnvi
 /// The only environment of converger.toml. With several, the error lists them; `help` says how to name one.
 fn only_environment(source: &ConfigSource, help: &str) -> Result<EnvironmentName, CommandError> {
     let Some(path) = source.path() else {
-        let stop = CommandError::input_error("no environment is named, and there is no converger.toml in this directory");
+        let stop = CommandError::input_error("there is no converger.toml in this directory, and --config names no other file");
         return Err(stop
             .with_code(FailureCode::EnvironmentUnconfigured)
-            .with_help(format!("{help}; or name the file with `--config FILE`")));
+            .with_help(format!("{}\nor name another file with `--config FILE`", configuration_example("lab"))));
     };
     let file = files::display_path(path);
     match source.environment_names().map_err(RuntimeError::from)?.as_slice() {
         [only] => Ok((*only).clone()),
         [] => {
             let stop = CommandError::input_error(format!("{file} has no environment")).with_code(FailureCode::EnvironmentUnconfigured);
-            Err(stop.with_help(configuration_example("lab")))
+            Err(stop.with_help(example_in_config(Some(path), "lab")))
         }
         several => {
             let all: Vec<&str> = several.iter().map(|name| name.as_str()).collect();
@@ -278,7 +342,9 @@ fn unobserved(error: &ObserveError) -> CommandError {
     match error {
         ObserveError::Unreadable { endpoint: path, source } => unreadable(&files::display_path(Path::new(path)), source),
         ObserveError::Malformed { endpoint: path, bytes, diagnostics } => {
-            CommandError::diagnostics_error(diagnostics::render_diagnostics(&files::display_path(Path::new(path)), bytes, diagnostics))
+            let name = files::display_path(Path::new(path));
+            other_document_error(&name, bytes, "--replay needs an observation (current.json)")
+                .unwrap_or_else(|| CommandError::diagnostics_error(diagnostics::render_diagnostics(&name, bytes, diagnostics)))
         }
         ObserveError::OtherEnvironment { .. } => {
             let stop = CommandError::input_error(error.to_string()).with_code(FailureCode::RecordingOther);

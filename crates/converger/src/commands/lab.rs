@@ -22,6 +22,7 @@ use crate::render::{self, apply_style};
 use crate::{files, output, verbosity};
 use connection_info::LabConnectionInfo;
 use lab_directory::LabDirectory;
+pub(super) use lab_directory::is_lab_config;
 use recorder::{RequestRecorder, ResponseForm};
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

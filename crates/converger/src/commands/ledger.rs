@@ -259,8 +259,9 @@ async fn run_resync(resyncing: &ResyncArgs) -> Result<ExitStatus, CommandError> 
     let reason = holds::check_reason(&resyncing.reason, "why")?;
     let location = LedgerLocation::from_config(resyncing.ledger.config.as_deref())?;
     let witness = location.witness.as_deref().ok_or_else(|| {
-        CommandError::input_error("converger.toml names no witness, so there is nothing to resync with")
-            .with_help("name one with `witness = \"/other/storage/converger.checkpoint\"` in `[ledger]` of converger.toml")
+        let config = resyncing.ledger.config.as_deref().map_or("converger.toml".to_owned(), files::display_path);
+        CommandError::input_error(format!("{config} names no witness, so there is nothing to resync with"))
+            .with_help(format!("name one with `witness = \"/other/storage/converger.checkpoint\"` in `[ledger]` of {config}"))
     })?;
     witness::check_separate(&location.directory, witness)?;
     location.check_exists()?;

@@ -124,7 +124,7 @@ fn render_summary(judged: &Judged, summary: &PlanSummary) -> String {
     let counts = describe_counts(summary);
     let codes: Vec<&str> = run_refusals(judged).map(|refusal| refusal.code().word()).collect();
     if !codes.is_empty() {
-        return apply_style(RED.bold(), format!("Refused as a whole ({}), nothing would be done: {counts}", codes.join(", ")));
+        return apply_style(RED.bold(), format!("The whole run is refused ({}); nothing would be done: {counts}", codes.join(", ")));
     }
     match audit::conclude_audit(judged) {
         AuditConclusion::Converged => apply_style(GREEN.bold(), format!("Converged: {counts}")),
@@ -179,7 +179,7 @@ fn render_step(step: &Step, options: ReportOptions) -> String {
             text.extend(fields.map(|line| format!("      {line}\n")));
         }
         Change::Shutdown { timeout_secs } | Change::Reboot { timeout_secs } => {
-            let _ = writeln!(text, "      {}", apply_style(DIM, format!("within {timeout_secs} s, and never harder after that")));
+            let _ = writeln!(text, "      {}", apply_style(DIM, format!("graceful, up to {timeout_secs} s; never forced")));
         }
         Change::Stop => {
             let _ = writeln!(text, "      {}", apply_style(DIM, "at once, as if power were cut"));

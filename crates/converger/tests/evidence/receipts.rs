@@ -49,7 +49,7 @@ fn operation_receipt_shows_the_operation_and_its_admission() {
     std::fs::remove_dir_all(fixture.state_directory()).expect("removed");
     let output = fixture.run_expecting(&["verify", "receipt.txt", "--key", &key], 0);
     for expected in [
-        "receipt.txt proves an operation by 8 entries of converger-",
+        "receipt.txt proves one operation with 8 entries of converger-",
         &format!("{id}  101 qemu web-1  start  done"),
         &format!("run        {run}"),
         &format!("plan       {}\n", &plan[.."sha256:".len() + 12]),

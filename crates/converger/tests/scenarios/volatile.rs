@@ -43,7 +43,7 @@ impl VolatileValues {
             text = text.replace(found, name);
         }
         // A port that is being closed resets queued connections and refuses later ones.
-        text = text.replace("no connection (Connection reset by peer (os error 104))", "no connection (Connection refused (os error 111))");
+        text = text.replace(": connection reset", ": connection refused");
         for before in ["read at ", "seen at ", "since ", "\"taken_at\": \""] {
             text = replace_times(&text, before);
         }

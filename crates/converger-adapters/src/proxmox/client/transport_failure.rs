@@ -128,7 +128,12 @@ fn describe_unreachable(error: &Transport, endpoint_name: &str) -> String {
     if error.is_dns() {
         return format!("{endpoint_name}: the host name cannot be resolved ({})", deepest_message(error));
     }
-    format!("{endpoint_name}: no connection ({})", deepest_message(error))
+    let kinds = error_chain(error).filter_map(|error| error.downcast_ref::<std::io::Error>()).map(std::io::Error::kind);
+    match kinds.last() {
+        Some(std::io::ErrorKind::ConnectionRefused) => format!("{endpoint_name}: connection refused"),
+        Some(std::io::ErrorKind::ConnectionReset) => format!("{endpoint_name}: connection reset"),
+        _ => format!("{endpoint_name}: no connection ({})", deepest_message(error)),
+    }
 }
 
 fn trust_failure_cause(trust_failure: &TrustFailure) -> FailureCause {

@@ -141,6 +141,6 @@ fn clock_findings(answers: &EnvironmentAnswers) -> Vec<DoctorFinding> {
     vec![DoctorFinding::new(
         "node-clock",
         FindingLevel::Ok,
-        format!("the clocks of {} agree with ours to a few seconds", count_noun(known.len(), "node")),
+        format!("the clocks of {} agree with ours to within a few seconds", count_noun(known.len(), "node")),
     )]
 }

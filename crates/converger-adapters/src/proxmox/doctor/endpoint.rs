@@ -158,7 +158,7 @@ pub(super) fn clock_finding(check: &'static str, ahead_secs: i64) -> DoctorFindi
     let level = match off {
         CLOCK_FAIL_SECS.. => FindingLevel::Fail,
         CLOCK_WARN_SECS.. => FindingLevel::Warn,
-        _ => return DoctorFinding::new(check, FindingLevel::Ok, "its clock agrees with ours to a few seconds"),
+        _ => return DoctorFinding::new(check, FindingLevel::Ok, "its clock agrees with ours to within a few seconds"),
     };
     DoctorFinding::new(check, level, format!("its clock is {off} s {side} ours"))
         .with_remedy("synchronise both machines with the same time source; expiry, task times and change windows depend on it")

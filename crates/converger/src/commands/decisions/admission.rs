@@ -20,21 +20,21 @@ pub(super) fn check_admission(source: &DecisionSource<'_>, admission: &RecordedA
 
 /// An admission in a few words.
 pub(super) fn describe_admission(RecordedAdmission { index, answer, approvals, plan, .. }: &RecordedAdmission) -> String {
-    format!("{} in entry {index}{}", answer.as_str(), describe_approvals(approvals, *plan))
+    format!("{} in entry {index}{}", answer.as_str(), describe_approvals(", ", approvals, *plan))
 }
 
 /// An admission that was checked again.
 pub(super) fn describe_rechecked_admission(RecordedAdmission { index, answer, approvals, plan, .. }: &RecordedAdmission) -> String {
-    format!("{} in entry {index}, and again now{}", answer.as_str(), describe_approvals(approvals, *plan))
+    format!("{} in entry {index} and again now{}", answer.as_str(), describe_approvals("; ", approvals, *plan))
 }
 
 /// Who approved this plan, and who another one.
-fn describe_approvals(approvals: &[Approval], plan: Digest) -> String {
+fn describe_approvals(separator: &str, approvals: &[Approval], plan: Digest) -> String {
     let describe = |approval: &Approval| match approval.plan == plan {
-        true => format!(", approved by {} ({})", quote_untrusted(&approval.by), approval.how),
+        true => format!("{separator}approved by {} ({})", quote_untrusted(&approval.by), approval.how),
         false => {
             let (by, other) = (quote_untrusted(&approval.by), render::short_digest(approval.plan));
-            format!(", where {by} approved another plan ({}, {other})", approval.how)
+            format!("{separator}where {by} approved another plan ({}, {other})", approval.how)
         }
     };
     approvals.iter().map(describe).collect()

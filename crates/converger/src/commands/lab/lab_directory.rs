@@ -26,7 +26,19 @@ pub(super) const CARD: &str = "lab.json";
 pub(super) const AUTHORITY: &str = "ca.pem";
 
 /// The first words of a converger.toml that a lab wrote. The digest after them shows whether it was edited.
-const CONFIG_MARKER: &str = "# Leads to a lab. `converger lab --into` replaces it until somebody edits it; ";
+const CONFIG_MARKER: &str = "# Points to a lab. `converger lab --into` rewrites this file unless it has been edited; ";
+/// The same in files of earlier versions.
+const EARLIER_CONFIG_MARKER: &str = "# Leads to a lab. `converger lab --into` replaces it until somebody edits it; ";
+
+/// The rest of the first line of a converger.toml that a lab wrote.
+fn strip_marker(first_line: &str) -> Option<&str> {
+    [CONFIG_MARKER, EARLIER_CONFIG_MARKER].into_iter().find_map(|marker| first_line.strip_prefix(marker))
+}
+
+/// Whether a lab wrote this converger.toml, edited since or not.
+pub(in super::super) fn is_lab_config(path: &Path) -> bool {
+    fs::read_to_string(path).is_ok_and(|text| text.lines().next().and_then(strip_marker).is_some())
+}
 
 /// The directory of a lab, locked while the lab runs.
 pub(super) struct LabDirectory {
@@ -151,7 +163,7 @@ fn inspect_config(path: &Path) -> Result<ConfigHandling, CommandError> {
         Err(error) => return Err(read_error(path, &error)),
     };
     let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
-    match first.strip_prefix(CONFIG_MARKER) {
+    match strip_marker(first) {
         Some(digest) if digest == Digest::of_bytes(rest.as_bytes()).to_string() => Ok(ConfigHandling::Write),
         Some(_) => Ok(ConfigHandling::Keep),
         None => Err(foreign_file_error(path)),
@@ -194,4 +206,24 @@ fn read_error(path: &Path, error: &io::Error) -> CommandError {
 
 fn with_other_directory_help(stop: CommandError) -> CommandError {
     stop.with_help("name another directory with --into")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recognises_a_configuration_of_an_earlier_version_unless_it_was_edited() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join(CONFIG);
+        for marker in [CONFIG_MARKER, EARLIER_CONFIG_MARKER] {
+            let text = format!("{marker}{}\nx = 1\n", Digest::of_bytes(b"x = 1\n"));
+            fs::write(&path, &text).expect("written");
+            assert!(inspect_config(&path).is_ok_and(|handling| handling == ConfigHandling::Write) && is_lab_config(&path));
+            fs::write(&path, format!("{text}y = 2\n")).expect("written");
+            assert!(inspect_config(&path).is_ok_and(|handling| handling == ConfigHandling::Keep) && is_lab_config(&path));
+        }
+        fs::write(&path, "x = 1\n").expect("written");
+        assert!(inspect_config(&path).is_err() && !is_lab_config(&path));
+    }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use converger_core::apply::OperationId;
 use converger_core::evidence::{LedgerEntry, OperationProof, RecordedAdmission, parse_entry};
 use converger_core::failure::FailureCode;
-use converger_ledger::{Checkpoint, NoteVerifier, Receipt, ReceiptBundle};
+use converger_ledger::{Checkpoint, NoteVerifier, Receipt, ReceiptBundle, is_receipt_head};
 use serde_json::{Value as Json, json};
 
 use super::super::decisions::admission_json;
@@ -25,7 +25,13 @@ pub(super) fn verify(path: &Path, key: Option<NoteVerifier>, operation: Option<&
     let name = files::display_path(path);
     let read = files::read(path)
         .map_err(|error| CommandError::input_error(format!("cannot read {name}: {error}")).with_code(FailureCode::FileUnreadable))?;
-    let text = String::from_utf8(read.bytes).map_err(|_| broken(format!("{name} is not a receipt: it is not text")))?;
+    if !has_receipt_header(&read.bytes) {
+        return Err(CommandError::input_error(format!("{name} is not a receipt, an export or a state directory")).with_help(
+            "name a receipt as `converger ledger prove` writes it, the directory of an export, or a state directory with --db; a receipt that lost its \
+             first line cannot be verified: get it again from its source",
+        ));
+    }
+    let text = String::from_utf8(read.bytes).map_err(|_| broken(format!("{name} is damaged: it is not text")))?;
     if text.contains('\r') {
         return Err(broken(format!("{name}: its line endings were changed from LF to CR LF, which breaks the signature")).with_help(
             format!(
@@ -39,6 +45,12 @@ pub(super) fn verify(path: &Path, key: Option<NoteVerifier>, operation: Option<&
     } else {
         verify_entry(&name, &text, key, operation)
     }
+}
+
+/// Whether the first line is that of a receipt. Any other file was named by mistake, which must not look like tampering.
+fn has_receipt_header(bytes: &[u8]) -> bool {
+    let first = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    std::str::from_utf8(first).is_ok_and(|line| is_receipt_head(line.trim_end_matches('\r')))
 }
 
 fn require_key(key: Option<NoteVerifier>) -> Result<NoteVerifier, CommandError> {
@@ -94,7 +106,7 @@ fn verify_operation(
     }
     let indices: Vec<u64> = bundle.entries.iter().map(|own| own.index).collect();
     let count = indices.len();
-    let what = format!("{name} proves an operation by {count} entries of {}\n{}", checkpoint.origin, describe_proof(&proof).trim_end());
+    let what = format!("{name} proves one operation with {count} entries of {}\n{}", checkpoint.origin, describe_proof(&proof).trim_end());
     Ok(build_report(what, &checkpoint, key, Some(proof_json(&proof, &indices))).with_note(INCOMPLETE_NOTE))
 }
 
