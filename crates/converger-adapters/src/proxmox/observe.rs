@@ -359,7 +359,7 @@ impl<'q> ReadingBuilder<'q> {
             }
             let own = lists.row_of(&resource);
             notes.extend(rows::invalid_row_note(&resource, own));
-            let (row, next) = rows::confirmed(resource, own, index);
+            let (row, next) = rows::combine_rows(resource, own, index);
             if next != NextRead::AsNeeded {
                 next_reads.insert(row.vmid, next);
             }

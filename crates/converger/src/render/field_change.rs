@@ -65,7 +65,12 @@ mod tests {
 
     use super::*;
 
-    fn shown(before: Option<FieldValue>, pending: Option<Option<FieldValue>>, after: Option<FieldValue>, effect: ChangeEffect) -> String {
+    fn render_change(
+        before: Option<FieldValue>,
+        pending: Option<Option<FieldValue>>,
+        after: Option<FieldValue>,
+        effect: ChangeEffect,
+    ) -> String {
         let change = FieldChange { field: Field::Cores, before, pending, after, effect };
         anstream::adapter::strip_str(&render_field_change(&change, false)).to_string()
     }
@@ -77,18 +82,18 @@ mod tests {
     #[test]
     fn both_values_stand_on_one_line_with_the_pending_one_and_the_effect() {
         let count = |number| Some(FieldValue::Count(number));
-        assert_eq!(shown(count(2), None, count(4), ChangeEffect::Recorded), "cores: 2 -> 4");
+        assert_eq!(render_change(count(2), None, count(4), ChangeEffect::Recorded), "cores: 2 -> 4");
         assert_eq!(
-            shown(count(2), Some(count(8)), count(6), ChangeEffect::AtRestart),
+            render_change(count(2), Some(count(8)), count(6), ChangeEffect::AtRestart),
             "cores: 2 (pending: 8) -> 6 (takes effect at the next start)"
         );
-        assert_eq!(shown(None, None, count(1), ChangeEffect::Live), "cores: (absent) -> 1 (takes effect while it runs)");
+        assert_eq!(render_change(None, None, count(1), ChangeEffect::Live), "cores: (absent) -> 1 (takes effect while it runs)");
     }
 
     #[test]
     fn an_excerpt_of_two_long_texts_shows_where_they_differ() {
         let (before, after) = (format!("{}old", "x".repeat(5000)), format!("{}new{}", "x".repeat(5000), "y".repeat(400)));
-        let line = shown(text(before), None, text(after), ChangeEffect::Recorded);
+        let line = render_change(text(before), None, text(after), ChangeEffect::Recorded);
         let expected = format!(
             "cores: ...\"{same}old\" [5003 characters; --verbose shows all] -> ...\"{same}new{more}\"... [5403 characters; --verbose shows all]",
             same = "x".repeat(20),
@@ -103,15 +108,15 @@ mod tests {
             let names = (0..12).map(|number| format!("team-{number:02}-web")).chain([last.to_owned()]);
             FieldValue::Tags(WordSet::new(names.map(Into::into).collect()))
         };
-        let line = shown(Some(tags("zbackup")), None, Some(tags("zother")), ChangeEffect::Recorded);
+        let line = render_change(Some(tags("zbackup")), None, Some(tags("zother")), ChangeEffect::Recorded);
         assert!(line.contains("zbackup]") && line.contains("zother]"), "{line}");
     }
 
     #[test]
     fn a_text_that_fits_is_shown_whole_and_an_excerpt_is_escaped() {
         let fits = "é".repeat(VALUE_CHARS_MAX);
-        assert_eq!(shown(text(&*fits), None, None, ChangeEffect::Recorded), format!("cores: {fits:?} -> (absent)"));
-        let hostile = shown(text("\u{1b}[2J".repeat(50)), None, None, ChangeEffect::Recorded);
+        assert_eq!(render_change(text(&*fits), None, None, ChangeEffect::Recorded), format!("cores: {fits:?} -> (absent)"));
+        let hostile = render_change(text("\u{1b}[2J".repeat(50)), None, None, ChangeEffect::Recorded);
         assert!(!hostile.contains('\u{1b}') && hostile.contains("[200 characters; --verbose shows all]"), "{hostile}");
     }
 }

@@ -44,7 +44,7 @@ impl VolatileValues {
         }
         // A port that is being closed resets queued connections and refuses later ones.
         text = text.replace(": connection reset", ": connection refused");
-        for before in ["read at ", "seen at ", "since ", "\"taken_at\": \""] {
+        for before in ["read at ", "observed at ", "since ", "\"taken_at\": \""] {
             text = replace_times(&text, before);
         }
         let text = replace_numbers(&text, "\"at_ms\": ", "<time>");

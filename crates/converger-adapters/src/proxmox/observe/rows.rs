@@ -73,21 +73,21 @@ pub(super) enum NextRead {
 
 /// Combines a guest's rows in the cluster's list and in the list of its own node. The second one takes precedence; only high availability
 /// and pauses are taken from the first one.
-pub(super) fn confirmed(resource: GuestResource, own: OwnRow<'_>, node: usize) -> (ObservedGuest, NextRead) {
+pub(super) fn combine_rows(resource: GuestResource, own: OwnRow<'_>, node: usize) -> (ObservedGuest, NextRead) {
     let is_malformed = resource.invalid_field.is_some();
     match own {
         OwnRow::NotAsked => (row_from_list(resource, node, true), NextRead::AsNeeded),
         OwnRow::Present(own) if own.invalid_field.is_none() && !is_malformed => (from_own_node(resource, own, node), NextRead::AsNeeded),
-        OwnRow::Absent if !is_malformed => (unconfirmed(resource, node, UnknownReason::Moved), NextRead::Itself),
-        OwnRow::Unreadable(failure) => (unconfirmed(resource, node, failure.reason), NextRead::Nothing),
-        OwnRow::ListShort => (unconfirmed(resource, node, UnknownReason::ListShrunken), NextRead::Nothing),
-        OwnRow::Present(_) | OwnRow::Absent => (unconfirmed(resource, node, UnknownReason::Malformed), NextRead::Nothing),
+        OwnRow::Absent if !is_malformed => (unconfirmed_row(resource, node, UnknownReason::Moved), NextRead::Itself),
+        OwnRow::Unreadable(failure) => (unconfirmed_row(resource, node, failure.reason), NextRead::Nothing),
+        OwnRow::ListShort => (unconfirmed_row(resource, node, UnknownReason::ListShrunken), NextRead::Nothing),
+        OwnRow::Present(_) | OwnRow::Absent => (unconfirmed_row(resource, node, UnknownReason::Malformed), NextRead::Nothing),
     }
 }
 
 /// A guest that only the cluster's list shows. That list may be five minutes old, so its state, lock, tags, template and HA state are
 /// dropped.
-fn unconfirmed(resource: GuestResource, node: usize, reason: UnknownReason) -> ObservedGuest {
+fn unconfirmed_row(resource: GuestResource, node: usize, reason: UnknownReason) -> ObservedGuest {
     let mut row = row_from_list(resource, node, true);
     mark_unknown(&mut row, reason);
     row.run_state = None;
