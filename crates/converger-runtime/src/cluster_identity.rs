@@ -101,7 +101,9 @@ async fn observe_briefly(
 ) -> Result<(ObservationReport, Result<ClusterIdentity, IdentityError>), String> {
     let mut settings = connection.resolve_settings(environment)?;
     settings.bounds = settings.bounds.brief();
-    let plain = |error: &dyn std::fmt::Display| files::escape_hidden(&error.to_string());
+    // A note is one line, also if the error has one line per endpoint.
+    let plain =
+        |error: &dyn std::fmt::Display| files::escape_hidden(&error.to_string().lines().map(str::trim).collect::<Vec<_>>().join(" "));
     // No guest is read in full: only its existence matters.
     let proxmox = ProxmoxObserver::new(settings).map_err(|error| plain(&error))?.with_needs(ReadSet::Declared(BTreeMap::new()));
     let report = proxmox.take_report(&Scope::new(guest.into_iter().collect())).await.map_err(|error| plain(&error))?;
