@@ -155,6 +155,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_token_pasted_with_its_id_or_without_dashes_is_taken_for_a_secret() {
+        let uuid = "aaaabbbb-cccc-4ddd-8eee-ffff00112233";
+        let bare = uuid.replace('-', "");
+        for pasted in [uuid, &bare, &format!("u@pve!tt={uuid}"), &format!("PVEAPIToken=u@pve!tt={bare}"), "u@pve!tt=short"] {
+            assert!(looks_like_secret(Path::new(pasted)), "{pasted}");
+        }
+        for path in ["/etc/converger/secret", "secrets/pve-1", "u@pve.secret", "deadbeef"] {
+            assert!(!looks_like_secret(Path::new(path)), "{path}");
+        }
+    }
+
+    #[test]
     fn masks_everything_that_may_be_a_secret_and_keeps_offsets() {
         for (text, expected) in [
             ("[environments.lab]\nmode = \"sole\" # hunter2", "[environments.lab]\nmode = \"sole\" # *******"),
