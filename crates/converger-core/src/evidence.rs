@@ -92,7 +92,7 @@ pub enum LedgerEntry {
         /// When.
         at_ms: u64,
     },
-    /// Somebody approved a plan.
+    /// A person approved a plan.
     Approved {
         /// The run.
         run: RunId,

@@ -1,7 +1,7 @@
 //! Which pending changes of a guest this program wrote itself, according to its journal.
 //!
 //! A written value stays pending until the guest restarts, even if its key is no longer declared. It is then still a change of this
-//! program, not of somebody else.
+//! program, not a foreign change.
 //!
 //! Must not read the journal itself.
 

@@ -120,7 +120,7 @@ fn write_config(row: &mut ModelRow, step: &Value) -> Result<(), String> {
         }
         row.insert("pending".into(), json!(pending));
     }
-    // A pending change of somebody else that could not be hot-plugged is not retried with this write.
+    // A foreign pending change that could not be hot-plugged is not retried with this write.
     apply_pending(row, |row, key, value| !is_running || (fields.contains_key(key) && !needs_restart(row, key, value)));
     Ok(())
 }

@@ -213,16 +213,7 @@ fn render_reproduced(run_decision: &RunDecision, others: &[RunId]) -> String {
     };
     row("plan", render::short_digest(decision.plan));
     row("judgement", render::short_digest(decision.judgement));
-    row(
-        "run",
-        format!(
-            "{} in {} at {} by {}",
-            run.id.as_str(),
-            run.environment,
-            timestamp::format_timestamp(run.at_ms / 1000),
-            quote_untrusted(&run.by)
-        ),
-    );
+    row("run", describe_run(run));
     row("made by", format!("converger {}, planner {}", quote_untrusted(&decision.inputs.program), decision.inputs.planner));
     row("made again", format!("converger {}, planner {PLANNER_VERSION}", env!("CARGO_PKG_VERSION")));
     row("entry", index.to_string());
@@ -343,4 +334,10 @@ impl ShownPlan {
 
 fn describe_origin(run_decision: &RunDecision) -> String {
     format!("decided {} by {}", timestamp::format_timestamp(run_decision.run.at_ms / 1000), quote_untrusted(&run_decision.run.by))
+}
+
+/// A run with its environment, start and requester.
+fn describe_run(run: &RunStart) -> String {
+    let started_at = timestamp::format_timestamp(run.at_ms / 1000);
+    format!("{} in {} at {started_at} by {}", run.id.as_str(), run.environment, quote_untrusted(&run.by))
 }

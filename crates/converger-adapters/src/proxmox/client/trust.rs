@@ -222,7 +222,7 @@ const SYSTEM_FILE_VARIABLE: &str = "SSL_CERT_FILE";
 /// All authorities of a system are a few hundred KiB; a larger file than this is not a CA file.
 const AUTHORITIES_BYTES_MAX: u64 = 16 << 20;
 
-/// Reads a regular file of bounded size. Opening a pipe would block until somebody writes to it, and a device may be endless.
+/// Reads a regular file of bounded size. Opening a pipe would block until a process writes to it, and a device may be endless.
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() {

@@ -1,4 +1,4 @@
-//! A pending change that this program wrote is not a change of somebody else.
+//! A pending change that this program wrote is not a foreign change.
 
 use std::sync::Arc;
 

@@ -100,7 +100,7 @@ fn does_not_stop_a_guest_when_the_restart_reason_is_gone() {
         check_decision(first, RunState::Running, &live_config(4, Some(Some(4))), "not needed");
         check_decision(first, RunState::Running, &live_config(2, None), stale);
         check_decision(first, RunState::Running, &live_config(3, None), stale);
-        // A pending value that is not declared belongs to somebody else.
+        // A pending value that is not declared is a foreign change.
         check_decision(first, RunState::Running, &live_config(2, Some(Some(8))), pending);
         check_decision(first, RunState::Running, &live_config(2, Some(None)), pending);
         check_decision(first, RunState::Running, &live_config(4, Some(Some(8))), pending);

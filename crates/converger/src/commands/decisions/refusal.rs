@@ -6,13 +6,12 @@ use converger_core::apply::{Evidence, RunStart, Slug};
 use converger_core::artifact::Digest;
 use converger_core::evidence::{LedgerEntry, write_entry};
 use converger_core::guest::Vmid;
-use converger_core::timestamp;
 use serde_json::Value as Json;
 
 use super::super::CommandError;
 use super::super::ledger::{broken, entry_json};
 use super::DecisionIndex;
-use crate::render::{self, apply_style, quote_untrusted};
+use crate::render::{self, apply_style};
 
 /// A recorded refusal.
 pub(super) struct RecordedRefusal {
@@ -48,16 +47,7 @@ impl RecordedRefusal {
         row("refused", self.guest.map_or_else(|| "the whole run".to_owned(), |guest| format!("guest {guest}")));
         row("stage", self.stage.as_str().to_owned());
         if let Some((run, plan)) = &self.run {
-            row(
-                "run",
-                format!(
-                    "{} in {} at {} by {}",
-                    run.id.as_str(),
-                    run.environment,
-                    timestamp::format_timestamp(run.at_ms / 1000),
-                    quote_untrusted(&run.by)
-                ),
-            );
+            row("run", super::describe_run(run));
             row("plan", render::short_digest(*plan));
         }
         row("entry", self.index.to_string());
