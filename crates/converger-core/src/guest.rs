@@ -2,10 +2,14 @@
 //!
 //! Must not depend on what is declared (`desired`) or observed (`observe`).
 
+mod parts;
+
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
+
+pub use parts::{DiskKey, DiskSize, SnapshotName, StorageName};
 
 /// The id of a guest, unique in its environment over both kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
