@@ -10,6 +10,7 @@ mod firewall;
 mod guests;
 mod nodes;
 mod pools;
+mod replication;
 mod storage;
 mod tasks;
 
@@ -79,7 +80,7 @@ pub(crate) type ApiHandler = fn(&mut World, &ApiCall) -> Result<ApiData, ApiErro
 type ApiRoute = (&'static str, &'static str, ApiHandler);
 
 static HANDLERS: LazyLock<BTreeMap<(&'static str, &'static str), ApiHandler>> = LazyLock::new(|| {
-    let routes: [&[ApiRoute]; 9] = [
+    let routes: [&[ApiRoute]; 10] = [
         access::ROUTES,
         backup::ROUTES,
         cluster::ROUTES,
@@ -87,6 +88,7 @@ static HANDLERS: LazyLock<BTreeMap<(&'static str, &'static str), ApiHandler>> = 
         guests::ROUTES,
         nodes::ROUTES,
         pools::ROUTES,
+        replication::ROUTES,
         storage::ROUTES,
         tasks::ROUTES,
     ];

@@ -134,7 +134,7 @@ impl World {
             work,
             holds,
             outcome: Ok(()),
-            warnings: 0,
+            fault: None,
             nested,
         })
     }
@@ -157,18 +157,20 @@ impl World {
         if let Some(vmid) = self.tasks.get(id).and_then(|task| task.holds) {
             self.tasks.holders.insert(vmid, id);
         }
-        let effect = self.faults.next_task_fault(&self.tasks, id);
-        let warnings = effect.as_ref().map_or(0, TaskFaultEffect::warning_count);
-        let start_result = effect.and_then(|effect| effect.start_result()).unwrap_or_else(|| task_work::begin_work(self, id));
+        let fault = self.faults.next_task_fault(&self.tasks, id);
+        let start_result = fault.as_ref().and_then(TaskFaultEffect::start_result).unwrap_or_else(|| task_work::begin_work(self, id));
         let (ends_ms, outcome) = match start_result {
-            Ok(Some(duration_ms)) => (Some(self.now_ms.saturating_add(duration_ms)), Ok(())),
+            Ok(Some(duration_ms)) => {
+                let duration_ms = fault.as_ref().map_or(duration_ms, |fault| fault.shorten(duration_ms));
+                (Some(self.now_ms.saturating_add(duration_ms)), Ok(()))
+            }
             Ok(None) => (None, Ok(())),
             Err(error) => (Some(self.now_ms.saturating_add(FAILED_TASK_MS)), Err(error)),
         };
         if let Some(task) = self.tasks.all.get_mut(&id) {
             task.state = LabTaskState::Running { ends_ms };
             task.outcome = outcome;
-            task.warnings = warnings;
+            task.fault = fault;
         }
         if let Some(at_ms) = ends_ms {
             self.schedule(at_ms, ScheduledEvent::TaskEnds(id));
@@ -178,12 +180,22 @@ impl World {
     /// The work is done: apply its effects and write the last log line.
     fn end_task(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id).filter(|task| matches!(task.state, LabTaskState::Running { .. })) else { return };
-        let warnings = task.warnings;
-        let outcome = task.outcome.clone().and_then(|()| task_work::finish_work(self, id));
-        match outcome {
-            Ok(()) if warnings > 0 => self.end_with_log_line(id, format!("TASK WARNINGS: {warnings}"), format!("WARNINGS: {warnings}")),
-            Ok(()) => self.end_with_log_line(id, "TASK OK".to_owned(), "OK".to_owned()),
-            Err(error) => self.end_with_log_line(id, format!("TASK ERROR: {error}"), error),
+        let (began, fault) = (task.outcome.clone(), task.fault.clone());
+        let outcome = match (&began, &fault) {
+            (Err(_), _) | (_, Some(TaskFaultEffect::DoNothing)) => began,
+            (_, Some(TaskFaultEffect::Killed)) => {
+                task_work::leave_half_done(self, id);
+                return self.kill_task(id);
+            }
+            (_, Some(TaskFaultEffect::FailAfter(text))) => task_work::finish_work(self, id).and(Err(text.clone())),
+            _ => task_work::finish_work(self, id),
+        };
+        match (outcome, fault) {
+            (Ok(()), Some(TaskFaultEffect::Warnings(count))) if count > 0 => {
+                self.end_with_log_line(id, format!("TASK WARNINGS: {count}"), format!("WARNINGS: {count}"));
+            }
+            (Ok(()), _) => self.end_with_log_line(id, "TASK OK".to_owned(), "OK".to_owned()),
+            (Err(error), _) => self.end_with_log_line(id, format!("TASK ERROR: {error}"), error),
         }
     }
 

@@ -91,6 +91,9 @@ pub struct RequestFault {
     pub fault: Option<ResponseFault>,
 }
 
+/// How long a task takes that does nothing.
+const DO_NOTHING_MS: u64 = 40;
+
 /// What happens to a task.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -101,6 +104,12 @@ pub enum TaskFaultEffect {
     Hang,
     /// It succeeds with this many warnings.
     Warnings(u32),
+    /// It does its work and then fails with this text, as when a step after the last effect fails.
+    FailAfter(String),
+    /// It succeeds at once and does nothing.
+    DoNothing,
+    /// Its worker is killed halfway: no last log line, locks stay, and what it had done so far stays.
+    Killed,
 }
 
 impl TaskFaultEffect {
@@ -109,12 +118,14 @@ impl TaskFaultEffect {
         match self {
             Self::Fail(text) => Some(Err(text.clone())),
             Self::Hang => Some(Ok(None)),
-            Self::Warnings(_) => None,
+            Self::DoNothing => Some(Ok(Some(DO_NOTHING_MS))),
+            Self::Warnings(_) | Self::FailAfter(_) | Self::Killed => None,
         }
     }
 
-    pub(crate) fn warning_count(&self) -> u32 {
-        if let Self::Warnings(count) = self { *count } else { 0 }
+    /// How long the work takes with this fault: a killed worker gets half of the time.
+    pub(crate) fn shorten(&self, duration_ms: u64) -> u64 {
+        if matches!(self, Self::Killed) { duration_ms / 2 } else { duration_ms }
     }
 }
 

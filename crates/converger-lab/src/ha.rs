@@ -14,7 +14,7 @@ use crate::digest::sha1_hex;
 use crate::events::{NewTask, ScheduledEvent};
 use crate::guest::{LabGuest, LabGuestKind};
 use crate::sections::{SectionFile, SectionSettings};
-use crate::task_work::{GuestMigration, PreMoveShutdown, ShutdownWork, TaskWork};
+use crate::task_work::{GuestMigration, PreMoveShutdown, ShutdownWork, StorageMap, TaskWork};
 use crate::world::World;
 
 /// The interval of the HA manager and of the nodes' agents.
@@ -253,8 +253,17 @@ impl World {
             (resource.believed, resource.is_moving) = (Some(verb.to_owned()), true);
         }
         let target = target.to_owned();
-        let work =
-            TaskWork::Migrate(GuestMigration { vmid, kind, target, online, shutdown_first: down, restarts: false, local_disks: false });
+        let work = TaskWork::Migrate(GuestMigration {
+            vmid,
+            kind,
+            target,
+            online,
+            shutdown_first: down,
+            restarts: false,
+            local_disks: false,
+            force: false,
+            storage_map: StorageMap::default(),
+        });
         let name = if kind == LabGuestKind::Qemu { "qmigrate" } else { "vzmigrate" };
         self.start_agent_task(&node, name, vmid, work);
     }

@@ -41,6 +41,7 @@ mod node;
 mod node_view;
 mod options;
 mod random;
+mod replication;
 mod response;
 mod route;
 mod schema;
@@ -63,11 +64,11 @@ pub use fault::{
 };
 pub use flavour::Flavour;
 pub use guest::LabGuestKind;
-pub use truth::{GuestSummary, GuestTruth, HaTruth};
+pub use truth::{BirthMarks, DiskTruth, GuestSummary, GuestTruth, GuestVerb, HaTruth, SnapshotTruth};
 pub use verify::{documented_methods, verify_request, verify_response};
 pub use wire::{LabRequest, LabResponse, ResponseHeader, TlsIdentity, WireDelivery};
 pub use world::{RequestRecord, World};
 pub use world_spec::{
-    AclSpec, GuestSpec, HaSpec, NewGuestSpec, NodeSpec, PoolSpec, ScalarSpec, StorageSpec, TaskDurations, TokenSpec, UserSpec, WorldSize,
-    WorldSpec,
+    AclSpec, GuestSpec, HaSpec, NewGuestSpec, NodeSpec, PoolSpec, ReplicationSpec, ScalarSpec, StorageSpec, TakenSnapshotSpec,
+    TaskDurations, TokenSpec, UserSpec, WorldSize, WorldSpec,
 };

@@ -24,7 +24,10 @@ pub(crate) struct LabNode {
     pub(crate) number: u32,
     pub(crate) ip: String,
     pub(crate) cpus: u64,
+    pub(crate) cpu_model: String,
     pub(crate) memory: u64,
+    /// Used memory; `None` means one tenth.
+    pub(crate) memory_used: Option<u64>,
     pub(crate) disk: u64,
     pub(crate) bridges: BTreeSet<String>,
     pub(crate) fingerprint: String,
@@ -68,7 +71,9 @@ impl LabNode {
             number,
             ip: format!("10.99.0.{}", 10 + number),
             cpus: 8,
+            cpu_model: "Lab CPU".to_owned(),
             memory: 64 << 30,
+            memory_used: None,
             disk: 256 << 30,
             bridges: BTreeSet::from(["vmbr0".to_owned()]),
             fingerprint: String::new(),
@@ -90,6 +95,11 @@ impl LabNode {
             backlog: Vec::new(),
             tls_identity: TlsIdentity::Own,
         }
+    }
+
+    /// Used memory in bytes.
+    pub(crate) fn used_memory(&self) -> u64 {
+        self.memory_used.unwrap_or(self.memory / 10).min(self.memory)
     }
 
     /// Allocates the id of the next process on this node.

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::access::ApiCaller;
+use crate::fault::TaskFaultEffect;
 use crate::task_work::TaskWork;
 
 /// How many finished tasks are kept; older ones are dropped.
@@ -43,8 +44,8 @@ pub(crate) struct LabTask {
     pub(crate) holds: Option<u32>,
     /// The result of the work, known before the task ends.
     pub(crate) outcome: Result<(), String>,
-    /// The number of warnings that it will end with.
-    pub(crate) warnings: u32,
+    /// The fault that applies to it.
+    pub(crate) fault: Option<TaskFaultEffect>,
     /// Started by another task: the node's list shows its end late.
     pub(crate) nested: bool,
 }

@@ -14,14 +14,20 @@ mod snapshot;
 use crate::config_update::{self, ConfigUpdate};
 use crate::guest::{ConfigSection, LabGuestKind};
 use crate::task::{LabTask, TaskId};
+use crate::truth::GuestVerb;
 use crate::world::World;
 
 pub(crate) use backup::BackupWork;
 pub(crate) use clone::CloneWork;
-pub(crate) use disk::{DiskMove, check_may_take_space, finish_resize, parse_target_bytes};
-pub(crate) use migrate::{GuestMigration, PreMoveShutdown, RESTART_TIMEOUT_MS, find_local_disks, missing_storage_error, stop_before_move};
+pub(crate) use create::finish_template;
+pub(crate) use destroy::destroy_guest;
+pub(crate) use disk::{DiskMove, check_may_take_space, check_space_for_growth, finish_resize, parse_target_bytes};
+pub(crate) use migrate::{
+    GuestMigration, PreMoveShutdown, RESTART_TIMEOUT_MS, StorageMap, find_local_volumes, local_devices, missing_storage_error,
+    missing_storages, stop_before_move,
+};
 pub(crate) use power::ShutdownWork;
-pub(crate) use snapshot::SnapshotWork;
+pub(crate) use snapshot::{SnapshotWork, remove_snapshot, take_complete_snapshot};
 
 /// The work of a task on a guest.
 #[derive(Clone, Debug)]
@@ -118,8 +124,40 @@ pub(crate) fn begin_work(world: &mut World, id: TaskId) -> WorkStart {
     took_ms.map(Some)
 }
 
-/// Applies the effects of a task.
+/// Applies the effects of a task, and counts them if they succeed.
 pub(crate) fn finish_work(world: &mut World, id: TaskId) -> Result<(), String> {
+    let Some(task) = world.tasks.get(id) else { return Ok(()) };
+    let executed = verb_of_work(&task.work);
+    apply_effects(world, id)?;
+    if let Some((verb, vmid)) = executed {
+        world.count_execution(verb, vmid);
+    }
+    Ok(())
+}
+
+/// The verb and the guest that an execution of this work counts for. A clone counts for its original.
+fn verb_of_work(work: &TaskWork) -> Option<(GuestVerb, u32)> {
+    Some(match work {
+        TaskWork::Start { vmid, .. } => (GuestVerb::Start, *vmid),
+        TaskWork::Stop { vmid, .. } => (GuestVerb::Stop, *vmid),
+        TaskWork::Shutdown(shutdown) => (if shutdown.reboot { GuestVerb::Reboot } else { GuestVerb::Shutdown }, shutdown.vmid),
+        TaskWork::Reset { vmid } => (GuestVerb::Reset, *vmid),
+        TaskWork::Pause { vmid } | TaskWork::Hibernate { vmid } => (GuestVerb::Suspend, *vmid),
+        TaskWork::Resume { vmid, .. } => (GuestVerb::Resume, *vmid),
+        TaskWork::Config(update) => (GuestVerb::Config, update.vmid),
+        TaskWork::Create { vmid, .. } => (GuestVerb::Create, *vmid),
+        TaskWork::Destroy { vmid, .. } => (GuestVerb::Destroy, *vmid),
+        TaskWork::Clone(cloning) => (GuestVerb::Clone, cloning.source),
+        TaskWork::Template { vmid } => (GuestVerb::Template, *vmid),
+        TaskWork::Snapshot(snapshot) => (snapshot.verb(), snapshot.vmid()),
+        TaskWork::Resize { vmid, .. } => (GuestVerb::Resize, *vmid),
+        TaskWork::Move(moving) => (GuestVerb::MoveDisk, moving.vmid),
+        TaskWork::Migrate(migration) => (GuestVerb::Migrate, migration.vmid),
+        TaskWork::Manage { .. } | TaskWork::Backup(_) | TaskWork::RemoveContent { .. } | TaskWork::Fetch { .. } => return None,
+    })
+}
+
+fn apply_effects(world: &mut World, id: TaskId) -> Result<(), String> {
     let Some(task) = world.tasks.get(id) else { return Ok(()) };
     match task.work.clone() {
         TaskWork::Start { vmid, .. } => power::finish_start(world, vmid),
@@ -130,9 +168,15 @@ pub(crate) fn finish_work(world: &mut World, id: TaskId) -> Result<(), String> {
         TaskWork::Resume { vmid, .. } => power::set_process_state(world, vmid, "running"),
         TaskWork::Config(update) => finish_config(world, id, &update),
         TaskWork::Create { vmid, start, .. } => create::finish_create(world, id, vmid, start),
-        TaskWork::Destroy { vmid, purge } => destroy::finish_destroy(world, vmid, purge),
+        TaskWork::Destroy { vmid, purge } => {
+            destroy::destroy_guest(world, vmid, purge);
+            Ok(())
+        }
         TaskWork::Clone(cloning) => clone::finish_clone(world, &cloning),
-        TaskWork::Template { vmid } => create::finish_template(world, vmid),
+        TaskWork::Template { vmid } => {
+            create::finish_template(world, vmid);
+            Ok(())
+        }
         TaskWork::Snapshot(snapshot) => snapshot::finish_snapshot_work(world, &snapshot),
         TaskWork::Resize { vmid, key, size, .. } => disk::finish_resize(world, vmid, &key, &size),
         TaskWork::Move(moving) => disk::finish_move(world, &moving),
@@ -150,6 +194,16 @@ pub(crate) fn interrupt_work(world: &mut World, id: TaskId) {
     match world.tasks.get(id).map(|task| task.work.clone()) {
         Some(TaskWork::Clone(cloning)) => clone::abandon_clone(world, &cloning),
         Some(TaskWork::Backup(backing)) => backup::abandon_backup(world, &backing),
+        Some(TaskWork::Snapshot(snapshot)) => snapshot::abandon_snapshot_work(world, &snapshot),
+        _ => {}
+    }
+}
+
+/// Applies what a worker has done when it is killed halfway. Everything else that it did so far, it did at its start.
+pub(crate) fn leave_half_done(world: &mut World, id: TaskId) {
+    match world.tasks.get(id).map(|task| task.work.clone()) {
+        Some(TaskWork::Resize { vmid, key, size, .. }) => disk::grow_volume(world, vmid, &key, &size),
+        Some(TaskWork::Migrate(migration)) => drop(migrate::move_config(world, &migration)),
         _ => {}
     }
 }
@@ -175,9 +229,13 @@ fn finish_config(world: &mut World, id: TaskId, update: &ConfigUpdate) -> Result
 }
 
 fn begin_manage(world: &mut World, id: TaskId, kind: LabGuestKind, sid: &str, state: &str) -> Result<u64, String> {
-    let verb = if state == "started" { "start" } else { "stop" };
     let vmid = sid.split(':').nth(1).unwrap_or_default();
-    world.tasks.log_line(id, format!("Requesting HA {verb} for {} {vmid}", kind.error_word()));
+    let line = match (state.strip_prefix("migrate "), state) {
+        (Some(target), _) => format!("Requesting HA migration for {} {vmid} to node {target}", kind.error_word()),
+        (None, "started") => format!("Requesting HA start for {} {vmid}", kind.error_word()),
+        (None, _) => format!("Requesting HA stop for {} {vmid}", kind.error_word()),
+    };
+    world.tasks.log_line(id, line);
     Ok(world.task_durations.manage_ms)
 }
 

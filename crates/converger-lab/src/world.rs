@@ -19,11 +19,13 @@ use crate::node::{LabNode, ServiceState};
 use crate::node_view::NodeViews;
 use crate::options::DatacenterOptions;
 use crate::random::SeededRandom;
+use crate::replication::ReplicationJobs;
 use crate::route;
 use crate::schema::split_list;
 use crate::sections::SectionFile;
 use crate::storage::LabStorages;
 use crate::task::LabTasks;
+use crate::truth::GuestVerb;
 #[cfg(feature = "server")]
 use crate::wire::TlsIdentity;
 use crate::wire::{LabRequest, LabResponse};
@@ -85,6 +87,7 @@ pub struct World {
     pub(crate) ha: HaResources,
     pub(crate) firewalls: Firewalls,
     pub(crate) backup_jobs: SectionFile,
+    pub(crate) replication: ReplicationJobs,
     pub(crate) options: DatacenterOptions,
     pub(crate) tasks: LabTasks,
     pub(crate) views: NodeViews,
@@ -93,6 +96,8 @@ pub struct World {
     pub(crate) events: BTreeMap<(u64, u64), ScheduledEvent>,
     pub(crate) events_scheduled: u64,
     pub(crate) random: SeededRandom,
+    /// How often each kind of call took effect on each guest.
+    pub(crate) executions: BTreeMap<(GuestVerb, u32), u64>,
     pub(crate) task_durations: TaskDurations,
     /// Behaviour of guests that are created through the API.
     pub(crate) new_guest_behaviour: GuestBehaviour,
@@ -136,6 +141,7 @@ impl World {
             ha: HaResources::default(),
             firewalls: Firewalls::default(),
             backup_jobs: SectionFile::default(),
+            replication: ReplicationJobs::default(),
             options: DatacenterOptions::default(),
             tasks: LabTasks::default(),
             views: NodeViews::default(),
@@ -143,6 +149,7 @@ impl World {
             events: BTreeMap::new(),
             events_scheduled: 0,
             random: SeededRandom::new(seed),
+            executions: BTreeMap::new(),
             task_durations: TaskDurations::default(),
             new_guest_behaviour: GuestBehaviour::default(),
             now_ms: start_ms,

@@ -56,6 +56,8 @@ pub struct WorldSpec {
     pub pools: BTreeMap<String, PoolSpec>,
     /// Guests under high availability (`vm:100`).
     pub ha: BTreeMap<String, HaSpec>,
+    /// Replication jobs.
+    pub replication: Vec<ReplicationSpec>,
     /// Behaviour of guests that are created through the API.
     pub new_guests: NewGuestSpec,
     /// How long tasks take.
@@ -83,6 +85,7 @@ impl Default for WorldSpec {
             options: BTreeMap::new(),
             pools: BTreeMap::new(),
             ha: BTreeMap::new(),
+            replication: Vec::new(),
             new_guests: NewGuestSpec::default(),
             pace: TaskDurations::default(),
             faults: FaultPlan::default(),
@@ -118,8 +121,12 @@ fn yaml_error_text(error: &serde_saphyr::Error) -> String {
 pub struct NodeSpec {
     /// Processors.
     pub cpus: Option<u64>,
+    /// The model of its processors.
+    pub cpu_model: Option<String>,
     /// Memory in bytes.
     pub memory: Option<u64>,
+    /// Used memory in bytes; if omitted, one tenth.
+    pub memory_used: Option<u64>,
     /// Root disk in bytes.
     pub disk: Option<u64>,
     /// Address.
@@ -153,8 +160,13 @@ pub struct StorageSpec {
     pub shared: bool,
     /// The nodes that have it; if omitted, all.
     pub nodes: Option<Vec<String>>,
+    /// Whether it is disabled on all nodes.
+    pub disabled: bool,
     /// Size in bytes.
     pub total: Option<u64>,
+    /// Used bytes at the start. Volumes that are created or grow later add to it, and the storage can become full. If omitted, it is always
+    /// one tenth of the size.
+    pub used: Option<u64>,
     /// ISO images and container templates on it: `vztmpl/debian.tar.zst`.
     pub files: Vec<String>,
     /// Further settings, which the API only returns.
@@ -217,6 +229,12 @@ pub struct GuestSpec {
     /// Snapshots by name, each with its config keys.
     #[serde(default)]
     pub snapshots: BTreeMap<String, BTreeMap<String, ScalarSpec>>,
+    /// Snapshots in the order in which they were taken, each with the guest's config and linked to the one before.
+    #[serde(default)]
+    pub taken: Vec<TakenSnapshotSpec>,
+    /// It is a template: its disks become base volumes.
+    #[serde(default)]
+    pub template: bool,
     /// Raw `lxc.*` lines.
     #[serde(default)]
     pub raw: Vec<(String, String)>,
@@ -251,6 +269,8 @@ impl GuestSpec {
             pending: BTreeMap::new(),
             pending_delete: Vec::new(),
             snapshots: BTreeMap::new(),
+            taken: Vec::new(),
+            template: false,
             raw: Vec::new(),
             bare: false,
             shutdown_ms: None,
@@ -258,6 +278,36 @@ impl GuestSpec {
             refuses_unplug: false,
         }
     }
+}
+
+/// A snapshot that was taken before the start.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TakenSnapshotSpec {
+    /// Its name.
+    pub name: String,
+    /// How many seconds before the start it was taken.
+    pub age_s: u64,
+    /// Its description.
+    pub description: Option<String>,
+    /// Whether the RAM of the running guest was saved.
+    pub ram: bool,
+}
+
+/// A replication job. Its source is the node of its guest.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReplicationSpec {
+    /// The guest.
+    pub guest: u32,
+    /// The node that gets the copy.
+    pub target: String,
+    /// When it runs: `*/15`.
+    #[serde(default)]
+    pub schedule: Option<String>,
+    /// Whether it is disabled.
+    #[serde(default)]
+    pub disabled: bool,
 }
 
 /// Behaviour of guests that are created through the API.

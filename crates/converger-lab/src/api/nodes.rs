@@ -100,7 +100,7 @@ pub(super) fn node_entry(world: &World, entry: &str, node: &LabNode, call: &ApiC
 
 fn put_node_load(fields: &mut Value, node: &LabNode, heard_ms: u64) {
     fields["cpu"] = json!(0.02);
-    fields["mem"] = json!(node.memory / 10);
+    fields["mem"] = json!(node.used_memory());
     fields["disk"] = json!(node.disk / 10);
     fields["uptime"] = json!(heard_ms.saturating_sub(node.boot_ms) / 1_000);
 }
@@ -108,9 +108,9 @@ fn put_node_load(fields: &mut Value, node: &LabNode, heard_ms: u64) {
 fn status(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let flavour = world.flavour;
     let Some(node) = world.nodes.get(&call.node) else { return Ok(ApiData::null()) };
-    let (memory, disk) = (node.memory, node.disk);
+    let (memory, used, disk) = (node.memory, node.used_memory(), node.disk);
     let kernel = json!({ "sysname": "Linux", "release": "6.8.12-1-pve", "version": "#1 SMP", "machine": "x86_64" });
-    let cpu = json!({ "cpus": node.cpus, "cores": node.cpus, "sockets": 1, "model": "Lab CPU", "vendor": "Lab", "family": "1",
+    let cpu = json!({ "cpus": node.cpus, "cores": node.cpus, "sockets": 1, "model": node.cpu_model, "vendor": "Lab", "family": "1",
         "mhz": "2400.000", "hvm": "1", "flags": "fpu", "user_hz": 100 });
     Ok(json!({
         "pveversion": format!("pve-manager/{}/{}", flavour.version(), flavour.repo_id()),
@@ -122,7 +122,7 @@ fn status(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
         "idle": 0,
         "uptime": world.now_ms.saturating_sub(node.boot_ms) / 1_000,
         "loadavg": ["0.10", "0.10", "0.10"],
-        "memory": { "total": memory, "used": memory / 10, "free": memory - memory / 10, "available": memory - memory / 10 },
+        "memory": { "total": memory, "used": used, "free": memory - used, "available": memory - used },
         "swap": { "total": 0, "used": 0, "free": 0 },
         "rootfs": { "total": disk, "used": disk / 10, "avail": disk - disk / 10, "free": disk - disk / 10 },
         "ksm": { "shared": 0 },

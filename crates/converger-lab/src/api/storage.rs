@@ -34,9 +34,6 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     ("POST", "/nodes/{node}/aplinfo", content::fetch_appliance),
 ];
 
-/// Every storage reports one tenth of its size as used.
-const USED_DIVISOR: u64 = 10;
-
 fn index(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     find_storage(world, call)?;
     Ok(subdirectory_index(&["content", "download-url", "status"]))
@@ -156,6 +153,8 @@ fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
         nodes: parse_list(call, "nodes"),
         enabled: !call.is_set("disable"),
         total: 256 << 30,
+        used: None,
+        volume_bytes_at_start: 0,
         files: BTreeSet::new(),
         extra: extra_params(call).collect(),
     };
@@ -199,27 +198,48 @@ fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     Ok(ApiData::null())
 }
 
-fn usage_json(call: &ApiCall, name: &str, storage: &LabStorage) -> Value {
-    let active = u8::from(storage.is_available_on(&call.node));
-    let (total, used) = (storage.total, storage.total / USED_DIVISOR);
-    json!({ "storage": name, "type": storage.kind, "content": join_content(&storage.content), "enabled": u8::from(storage.enabled),
-        "active": active, "shared": u8::from(storage.shared), "total": total, "used": used, "avail": total - used, "used_fraction": 0.1 })
+/// The usage of a storage on a node. A storage that is disabled, or that the node does not have, is neither enabled nor active and has no
+/// size.
+fn usage_json(world: &World, call: &ApiCall, name: &str, storage: &LabStorage) -> Value {
+    let available = storage.is_available_on(&call.node);
+    let (total, used) = if available { (storage.total, world.storages.used_bytes(name)) } else { (0, 0) };
+    let mut fields = json!({ "storage": name, "type": storage.kind, "content": join_content(&storage.content),
+        "enabled": u8::from(available), "active": u8::from(available), "shared": u8::from(storage.shared), "total": total, "used": used,
+        "avail": total - used });
+    if total > 0 {
+        fields["used_fraction"] = json!((used as f64 / total as f64 * 1_000.0).round() / 1_000.0);
+    }
+    fields
 }
 
+/// With a content type, only storages that the node has are listed; without one, all are.
 fn list_on_node(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let content = call.param("content");
-    let holds =
-        |storage: &LabStorage| content.is_none_or(|list| split_list(list).any(|content_type| storage.content.contains(content_type)));
-    let wanted = |name: &str, storage: &LabStorage| storage.is_available_on(&call.node) && holds(storage) && may_audit(world, call, name);
-    let available = world.storages.all.iter().filter(|(name, storage)| wanted(name, storage));
+    let holds = |storage: &LabStorage| {
+        let is_asked_for = |list: &str| split_list(list).any(|content_type| storage.content.contains(content_type));
+        content.is_none_or(|list| is_asked_for(list) && storage.is_available_on(&call.node))
+    };
+    if call.param("storage").is_some_and(|name| !world.storages.all.get(name).is_some_and(holds)) {
+        return Err(ApiError::parameter_error("storage", "No such storage."));
+    }
+    let away = call.param("target").filter(|target| *target != call.node && *target != "localhost");
+    let reaches = |storage: &LabStorage, node: &str| storage.nodes.as_ref().is_none_or(|nodes| nodes.contains(node));
+    let on_both = |storage: &LabStorage| {
+        away.is_none_or(|target| storage.shared && reaches(storage, &call.node) && reaches(storage, target))
+    };
     let one = |name: &str| call.param("storage").is_none_or(|wanted| wanted == name);
-    let entries: Vec<Value> = available.filter(|(name, _)| one(name)).map(|(name, storage)| usage_json(call, name, storage)).collect();
+    let wanted = |name: &str, storage: &LabStorage| {
+        let is_on = !call.is_set("enabled") || storage.enabled;
+        one(name) && is_on && holds(storage) && on_both(storage) && may_audit(world, call, name)
+    };
+    let listed = world.storages.all.iter().filter(|(name, storage)| wanted(name, storage));
+    let entries: Vec<Value> = listed.map(|(name, storage)| usage_json(world, call, name, storage)).collect();
     Ok(json!(entries).into())
 }
 
 fn status(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let (name, storage) = find_storage(world, call)?;
-    let mut fields = usage_json(call, name, storage);
+    let mut fields = usage_json(world, call, name, storage);
     if let Value::Object(map) = &mut fields {
         map.remove("storage");
         map.remove("used_fraction");
@@ -246,5 +266,5 @@ fn resource_row(world: &World, call: &ApiCall, name: &str, storage: &LabStorage,
     let known = world.views.last_heard_ms(&call.entry, node, world.now_ms).is_some();
     json!({ "id": format!("storage/{node}/{name}"), "type": "storage", "storage": name, "node": node, "plugintype": storage.kind,
         "content": join_content(&storage.content), "shared": u8::from(storage.shared), "status": if known { "available" } else { "unknown" },
-        "disk": storage.total / USED_DIVISOR, "maxdisk": storage.total })
+        "disk": world.storages.used_bytes(name), "maxdisk": storage.total })
 }

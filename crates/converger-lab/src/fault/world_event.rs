@@ -9,10 +9,11 @@ use crate::guest::{GuestProcess, LabGuest, LabGuestKind};
 use crate::ha::HaResource;
 use crate::node::ServiceState;
 use crate::route;
-use crate::task::TaskId;
-use crate::task_work::clone;
+use crate::task::{LabTask, TaskId};
+use crate::task_work::{self, clone};
 use crate::wire::TlsIdentity;
 use crate::world::World;
+use crate::world_spec::GuestSpec;
 
 /// A service of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -87,6 +88,22 @@ pub enum WorldEvent {
     Move(u32, String),
     /// A guest keeps a snapshot that was never finished.
     PrepareSnapshot(u32, String),
+    /// A person takes a snapshot; the RAM of a running virtual machine is not saved.
+    TakeSnapshot(u32, String),
+    /// A person deletes a snapshot.
+    DeleteSnapshot(u32, String),
+    /// A person deletes a snapshot and takes another one of the same name.
+    RetakeSnapshot(u32, String),
+    /// A person creates a guest; nothing happens if its VMID is taken or its node does not exist.
+    CreateGuest(Box<GuestSpec>),
+    /// A person deletes a guest with its disks, also if it is running, locked or protected.
+    DeleteGuest(u32),
+    /// A person deletes the guest with that VMID, if there is one, and creates this one.
+    ReuseId(Box<GuestSpec>),
+    /// A person grows a disk to this size, such as `32G`.
+    GrowDisk(u32, String, String),
+    /// A storage has this many used bytes from now on.
+    FillStorage(String, u64),
     /// The clocks of all nodes jump by this many seconds.
     ClockJump(i64),
     /// The clock of one node jumps by this many seconds.
@@ -114,6 +131,7 @@ impl WorldEvent {
             Self::Slow(name, _) | Self::Show(name, _) | Self::Move(_, name) | Self::NodeClockJump(name, _) | Self::Cpus(name, _) => {
                 vec![name]
             }
+            Self::CreateGuest(spec) | Self::ReuseId(spec) => vec![&spec.node],
             Self::Isolate(names) => names.iter().map(String::as_str).collect(),
             _ => Vec::new(),
         }
@@ -155,6 +173,21 @@ pub(crate) fn apply_world_event(world: &mut World, event: WorldEvent) {
         }
         WorldEvent::Move(vmid, node) => move_guest(world, vmid, &node),
         WorldEvent::PrepareSnapshot(vmid, name) => prepare_snapshot(world, vmid, &name),
+        WorldEvent::TakeSnapshot(vmid, name) => task_work::take_complete_snapshot(world, vmid, &name, None, false),
+        WorldEvent::DeleteSnapshot(vmid, name) => task_work::remove_snapshot(world, vmid, &name),
+        WorldEvent::RetakeSnapshot(vmid, name) => {
+            task_work::remove_snapshot(world, vmid, &name);
+            task_work::take_complete_snapshot(world, vmid, &name, None, false);
+        }
+        WorldEvent::CreateGuest(spec) => create_guest(world, &spec),
+        WorldEvent::DeleteGuest(vmid) => delete_guest(world, vmid),
+        WorldEvent::ReuseId(spec) => {
+            delete_guest(world, spec.vmid);
+            create_guest(world, &spec);
+        }
+        // A disk that does not exist does not grow.
+        WorldEvent::GrowDisk(vmid, key, size) => drop(task_work::finish_resize(world, vmid, &key, &size)),
+        WorldEvent::FillStorage(name, used) => fill_storage(world, &name, used),
         WorldEvent::ClockJump(seconds) => jump_clock(&mut world.clock_skew_ms, seconds),
         WorldEvent::Cpus(name, cpus) => world.nodes.get_mut(&name).map_or((), |node| node.cpus = cpus),
         WorldEvent::NodeClockJump(name, seconds) => {
@@ -176,7 +209,7 @@ fn power_off_node(world: &mut World, name: &str) {
     let Some(node) = world.nodes.get_mut(name) else { return };
     node.online = false;
     node.backlog.clear();
-    let running = |task: &crate::task::LabTask| task.node == name && !task.is_over();
+    let running = |task: &LabTask| task.node == name && !task.is_over();
     let ids: Vec<TaskId> = world.tasks.all.iter().filter(|(_, task)| running(task)).map(|(id, _)| *id).collect();
     for id in ids {
         world.kill_task(id);
@@ -311,9 +344,29 @@ fn prepare_snapshot(world: &mut World, vmid: u32, name: &str) {
     guest.config.insert("lock".to_owned(), "snapshot".to_owned());
 }
 
+/// A clone does not hold its guest, but its task is about it.
 fn kill_guest_task(world: &mut World, vmid: u32) {
-    if let Some(id) = world.tasks.holders.get(&vmid).copied() {
+    let about = vmid.to_string();
+    let is_running = |task: &LabTask| task.about == about && !task.is_over();
+    let running = || world.tasks.all.iter().find(|(_, task)| is_running(task)).map(|(id, _)| *id);
+    if let Some(id) = world.tasks.holders.get(&vmid).copied().or_else(running) {
         world.kill_task(id);
+    }
+}
+
+/// The guest exists at once. A spec that does not fit the world changes nothing, as a command that fails.
+fn create_guest(world: &mut World, spec: &GuestSpec) {
+    let _ = crate::world_spec::add_guest(world, spec);
+}
+
+fn delete_guest(world: &mut World, vmid: u32) {
+    task_work::destroy_guest(world, vmid, true);
+}
+
+fn fill_storage(world: &mut World, name: &str, used: u64) {
+    let bytes = world.storages.volume_bytes(name);
+    if let Some(storage) = world.storages.all.get_mut(name) {
+        (storage.used, storage.volume_bytes_at_start) = (Some(used), bytes);
     }
 }
 

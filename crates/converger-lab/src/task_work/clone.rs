@@ -4,7 +4,7 @@
 
 use crate::guest::drive::{DriveValue, drives};
 use crate::guest::{ConfigSection, LabGuest, LabGuestKind, is_card_key, is_unused_key};
-use crate::storage::{StorageVolume, volume_name};
+use crate::storage::{StorageVolume, VolumeChange, volume_name};
 use crate::task::TaskId;
 use crate::world::World;
 
@@ -23,6 +23,8 @@ pub(crate) struct CloneWork {
     pub(crate) full: bool,
     pub(crate) snapshot: Option<String>,
     pub(crate) storage: Option<String>,
+    /// The format of copied disks; `None` keeps that of the original.
+    pub(crate) format: Option<String>,
     pub(crate) pool: Option<String>,
 }
 
@@ -42,10 +44,35 @@ pub(super) fn begin_clone(world: &mut World, id: TaskId, cloning: &CloneWork) ->
     let Some(original) = world.guests.get(source) else { return Err(kind.missing_config_text(&node, *source)) };
     let mut copy = LabGuest::new(*target, *kind, &node);
     copy.behaviour = original.behaviour.clone();
-    copy.config.insert("lock".to_owned(), "clone".to_owned());
+    copy.config.insert("lock".to_owned(), target_lock(*kind).to_owned());
+    if *kind == LabGuestKind::Qemu {
+        // The first line of the temporary config is a comment, which reads back as the description.
+        copy.config.insert("description".to_owned(), TEMPORARY_DESCRIPTION.to_owned());
+    }
     world.guests.put_guest(copy);
+    set_source_lock(world, cloning, Some("disk"));
     log_drives(world, id, cloning);
     Ok(world.task_durations.clone_ms)
+}
+
+/// The description of a clone that is not finished.
+const TEMPORARY_DESCRIPTION: &str = " qmclone temporary file";
+
+/// The lock of a clone that is not finished. Containers do not know the lock `clone`.
+fn target_lock(kind: LabGuestKind) -> &'static str {
+    match kind {
+        LabGuestKind::Qemu => "clone",
+        LabGuestKind::Lxc => "create",
+    }
+}
+
+/// A container that is being cloned is locked itself; a virtual machine is not.
+fn set_source_lock(world: &mut World, cloning: &CloneWork, lock: Option<&str>) {
+    let Some(guest) = world.guests.change_guest(cloning.source).filter(|guest| guest.kind == LabGuestKind::Lxc) else { return };
+    match lock {
+        Some(lock) => guest.config.insert("lock".to_owned(), lock.to_owned()),
+        None => guest.config.remove("lock"),
+    };
 }
 
 /// The section to copy: the guest's config or one of its snapshots.
@@ -111,7 +138,11 @@ pub(super) fn format_gibibytes(bytes: u64) -> String {
 pub(super) fn finish_clone(world: &mut World, cloning: &CloneWork) -> Result<(), String> {
     let mut section = source_section(world, cloning);
     section.retain(|key, _| !NOT_COPIED_KEYS.contains(&key.as_str()) && !is_unused_key(key));
-    copy_disks(world, cloning, &mut section)?;
+    if let Err(error) = copy_disks(world, cloning, &mut section) {
+        abandon_clone(world, cloning);
+        return Err(format!("clone failed: {error}"));
+    }
+    set_source_lock(world, cloning, None);
     set_new_identity(world, cloning, &mut section);
     if let Some(guest) = world.guests.change_guest(cloning.target) {
         guest.config = section;
@@ -135,12 +166,14 @@ fn copy_disks(world: &mut World, cloning: &CloneWork, section: &mut ConfigSectio
         let volume =
             volume.unwrap_or(StorageVolume { vmid: cloning.source, bytes: drive.size_bytes(), format: "raw".to_owned(), base: None });
         let storage = cloning.storage.clone().or_else(|| drive.storage().map(str::to_owned)).unwrap_or_default();
-        let new_volume = world.storages.allocate_volume(&storage, cloning.target, volume.bytes, &volume.format)?;
-        let linked = (!cloning.full).then(|| base.clone());
-        if let Some(copy) = world.storages.volumes.get_mut(&new_volume) {
-            copy.base.clone_from(&linked);
+        if cloning.full {
+            world.storages.check_space(&storage, volume.bytes, VolumeChange::Copy)?;
         }
-        drive.file = new_volume;
+        let format = world.storages.usable_format(&storage, cloning.format.as_deref().unwrap_or(&volume.format)).to_owned();
+        let new_volume = world.storages.allocate_volume(&storage, cloning.target, volume.bytes, &format)?;
+        // A linked clone of a snapshot does not name its base.
+        let is_linked = !cloning.full && cloning.snapshot.is_none();
+        drive.file = if is_linked { world.storages.link_volume(&base, &new_volume) } else { new_volume };
         drive.set_size_bytes(volume.bytes);
         section.insert(key, drive.to_text());
     }
@@ -177,9 +210,20 @@ fn set_new_identity(world: &mut World, cloning: &CloneWork, section: &mut Config
         section.insert("description".to_owned(), text.clone());
     }
     if cloning.kind == LabGuestKind::Qemu {
-        section.insert("smbios1".to_owned(), format!("uuid={}", world.random.new_uuid()));
-        section.insert("vmgenid".to_owned(), world.random.new_uuid());
+        let (uuid, genid) = (world.random.new_uuid(), world.random.new_uuid());
+        section.insert("smbios1".to_owned(), replace_uuid(section.get("smbios1").map_or("", String::as_str), &uuid));
+        if section.contains_key("vmgenid") {
+            section.insert("vmgenid".to_owned(), genid);
+        }
     }
+}
+
+/// SMBIOS settings with another UUID.
+fn replace_uuid(smbios: &str, uuid: &str) -> String {
+    let others = smbios.split(',').filter(|part| !part.is_empty() && !part.starts_with("uuid="));
+    let mut parts: Vec<String> = others.map(str::to_owned).chain([format!("uuid={uuid}")]).collect();
+    parts.sort();
+    parts.join(",")
 }
 
 /// Sets new MAC addresses for all network cards, because two guests must not share one.
@@ -206,10 +250,12 @@ fn replace_mac(kind: LabGuestKind, value: &str, address: &str) -> String {
     }
 }
 
-/// A stopped clone leaves nothing behind.
+/// A stopped or failed clone leaves nothing behind.
 pub(super) fn abandon_clone(world: &mut World, cloning: &CloneWork) {
-    let unfinished = world.guests.get(&cloning.target).is_some_and(|guest| guest.lock() == Some("clone"));
+    let unfinished = world.guests.get(&cloning.target).is_some_and(|guest| guest.lock() == Some(target_lock(cloning.kind)));
     if unfinished {
         world.guests.remove_guest(cloning.target);
+        world.storages.volumes.retain(|_, volume| volume.vmid != cloning.target);
+        set_source_lock(world, cloning, None);
     }
 }

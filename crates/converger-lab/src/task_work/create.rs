@@ -78,8 +78,8 @@ pub(super) fn finish_create(world: &mut World, id: TaskId, vmid: u32, start: boo
 }
 
 /// Converts disks to base volumes; the guest can no longer be started.
-pub(super) fn finish_template(world: &mut World, vmid: u32) -> Result<(), String> {
-    let Some(guest) = world.guests.get(&vmid) else { return Ok(()) };
+pub(crate) fn finish_template(world: &mut World, vmid: u32) {
+    let Some(guest) = world.guests.get(&vmid) else { return };
     let disks: Vec<(String, String)> = guest.config.iter().filter(|(key, _)| is_disk_key(guest.kind, key)).map(clone_pair).collect();
     for (key, value) in disks {
         let mut drive = DriveValue::parse(&value);
@@ -94,5 +94,4 @@ pub(super) fn finish_template(world: &mut World, vmid: u32) -> Result<(), String
     if let Some(guest) = world.guests.change_guest(vmid) {
         guest.config.insert("template".to_owned(), "1".to_owned());
     }
-    Ok(())
 }

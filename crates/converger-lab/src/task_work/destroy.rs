@@ -37,12 +37,13 @@ pub(super) fn begin_destroy(world: &mut World, id: TaskId, vmid: u32, purge: boo
 fn owned_volumes(guest: &LabGuest) -> Vec<String> {
     let named = guest.sections().flatten().filter(|(key, _)| is_disk_key(guest.kind, key) || is_unused_key(key));
     let drives = named.map(|(_, value)| DriveValue::parse(value)).filter(|drive| drive.is_owned() && !drive.file.starts_with('/'));
-    drives.map(|drive| drive.file).collect()
+    let ram_states = guest.sections().filter_map(|section| section.get("vmstate").cloned());
+    drives.map(|drive| drive.file).chain(ram_states).collect()
 }
 
 /// Removes disks, permissions, pool membership and firewall; other references only with `purge`.
-pub(super) fn finish_destroy(world: &mut World, vmid: u32, purge: bool) -> Result<(), String> {
-    let Some(guest) = world.guests.remove_guest(vmid) else { return Ok(()) };
+pub(crate) fn destroy_guest(world: &mut World, vmid: u32, purge: bool) {
+    let Some(guest) = world.guests.remove_guest(vmid) else { return };
     for volume in owned_volumes(&guest) {
         world.storages.volumes.remove(&volume);
     }
@@ -52,8 +53,8 @@ pub(super) fn finish_destroy(world: &mut World, vmid: u32, purge: bool) -> Resul
         pool.guests.remove(&vmid);
     }
     world.firewalls.remove_guest(vmid);
+    world.replication.remove_guest(vmid);
     if purge || guest.kind == LabGuestKind::Lxc {
         world.ha.remove(&guest.ha_service_id());
     }
-    Ok(())
 }

@@ -6,6 +6,7 @@ use crate::access::ApiCaller;
 use crate::guest::drive::DriveValue;
 use crate::guest::{LabGuestKind, size};
 use crate::response::ApiError;
+use crate::storage::VolumeChange;
 use crate::task::{LabTask, TaskId};
 use crate::world::World;
 
@@ -49,6 +50,7 @@ pub(super) fn begin_resize(world: &mut World, id: TaskId, vmid: u32, key: &str, 
     if let Some(locked) = guest.lock_error() {
         return Err(locked);
     }
+    let guest_kind = guest.kind;
     let drive = find_drive(world, vmid, key).ok_or_else(|| format!("disk '{key}' does not exist"))?;
     if let Some(task_caller) = world.tasks.get(id).map(LabTask::caller) {
         check_may_take_space(world, &task_caller, &drive).map_err(|fail| fail.to_one_line())?;
@@ -58,18 +60,32 @@ pub(super) fn begin_resize(world: &mut World, id: TaskId, vmid: u32, key: &str, 
     if wanted < now {
         return Err("shrinking disks is not supported".to_owned());
     }
-    if wanted > now && guest.kind == LabGuestKind::Qemu {
+    check_space_for_growth(world, &drive, wanted)?;
+    if wanted > now && guest_kind == LabGuestKind::Qemu {
         world.tasks.log_line(id, "Image resized.");
     }
     Ok(world.task_durations.resize_ms)
 }
 
+/// Fails if the storage of a disk has no space for its new size.
+pub(crate) fn check_space_for_growth(world: &World, drive: &DriveValue, wanted: u64) -> Result<(), String> {
+    let more = wanted.saturating_sub(drive.size_bytes());
+    drive.storage().map_or(Ok(()), |storage| world.storages.check_space(storage, more, VolumeChange::Resize(&drive.file)))
+}
+
+/// Grows the volume of a disk; its config still has the old size.
+pub(super) fn grow_volume(world: &mut World, vmid: u32, key: &str, text: &str) {
+    let Some(drive) = find_drive(world, vmid, key) else { return };
+    let bytes = parse_target_bytes(drive.size_bytes(), text);
+    if let (Some(volume), Some(bytes)) = (world.storages.volumes.get_mut(&drive.file), bytes) {
+        volume.bytes = bytes;
+    }
+}
+
 pub(crate) fn finish_resize(world: &mut World, vmid: u32, key: &str, text: &str) -> Result<(), String> {
     let Some(mut drive) = find_drive(world, vmid, key) else { return Ok(()) };
     let Some(bytes) = parse_target_bytes(drive.size_bytes(), text) else { return Ok(()) };
-    if let Some(volume) = world.storages.volumes.get_mut(&drive.file) {
-        volume.bytes = bytes;
-    }
+    grow_volume(world, vmid, key, text);
     drive.set_size_bytes(bytes);
     if let Some(guest) = world.guests.change_guest(vmid) {
         guest.config.insert(key.to_owned(), drive.to_text());

@@ -14,10 +14,12 @@ use crate::guest::drive::{self, DriveValue};
 use crate::guest::{ConfigSection, GuestBehaviour, GuestProcess, LabGuest, LabGuestKind, is_card_key, is_disk_key, is_unused_key};
 use crate::ha::HaResource;
 use crate::node::LabNode;
+use crate::replication::ReplicationJob;
 use crate::storage::{LabStorage, StorageVolume};
+use crate::task_work;
 use crate::world::{RootCa, World};
 
-use super::{AclSpec, DEFAULT_START_MS, GuestSpec, NodeSpec, ScalarSpec, StorageSpec, WorldSpec};
+use super::{AclSpec, DEFAULT_START_MS, GuestSpec, NodeSpec, ReplicationSpec, ScalarSpec, StorageSpec, WorldSpec};
 
 /// Maximum number of guests.
 const GUESTS_MAX: usize = 10_000;
@@ -56,8 +58,37 @@ pub(crate) fn build_world(spec: &WorldSpec) -> Result<World, String> {
         let state = ha.state.clone().unwrap_or_else(|| "started".to_owned());
         world.add_ha(sid, HaResource { state, is_fixed: ha.believed.is_some(), believed: ha.believed.clone(), ..HaResource::default() });
     }
+    for job in &spec.replication {
+        add_replication(&mut world, job)?;
+    }
+    remember_volume_bytes(&mut world);
     add_faults(&mut world, spec)?;
     Ok(world)
+}
+
+fn add_replication(world: &mut World, spec: &ReplicationSpec) -> Result<(), String> {
+    let ReplicationSpec { guest, target, schedule, disabled } = spec;
+    let Some(source) = world.guests.get(guest).map(|guest| guest.node.clone()) else {
+        return Err(format!("a replication job names guest {guest}, which does not exist"));
+    };
+    if !world.nodes.contains_key(target) || *target == source {
+        let shown = target.escape_debug();
+        return Err(format!("the replication job of guest {guest} has target `{shown}`; it must be another node of the cluster"));
+    }
+    let (target, schedule, disabled) = (target.clone(), schedule.clone(), *disabled);
+    world.replication.add(ReplicationJob { guest: *guest, source, target, schedule, disabled });
+    Ok(())
+}
+
+/// What the storages hold at the start is part of their given usage.
+fn remember_volume_bytes(world: &mut World) {
+    let names: Vec<String> = world.storages.all.iter().filter(|(_, storage)| storage.used.is_some()).map(|(name, _)| name.clone()).collect();
+    for name in names {
+        let bytes = world.storages.volume_bytes(&name);
+        if let Some(storage) = world.storages.all.get_mut(&name) {
+            storage.volume_bytes_at_start = bytes;
+        }
+    }
 }
 
 /// Derived by hashing, not drawn from the world's random numbers: drawing would change every later random value of existing seeds.
@@ -116,7 +147,9 @@ fn is_node_name(name: &str) -> bool {
 fn build_node(world: &mut World, name: &str, number: u32, spec: &NodeSpec) -> LabNode {
     let mut node = LabNode::new(name, number, world.now_ms.saturating_sub(spec.uptime_s.saturating_mul(1_000)));
     node.cpus = spec.cpus.unwrap_or(node.cpus);
+    node.cpu_model = spec.cpu_model.clone().unwrap_or(node.cpu_model);
     node.memory = spec.memory.unwrap_or(node.memory);
+    node.memory_used = spec.memory_used;
     node.disk = spec.disk.unwrap_or(node.disk);
     node.ip = spec.ip.clone().unwrap_or(node.ip);
     node.bridges = spec.bridges.as_ref().map_or(node.bridges, |bridges| bridges.iter().cloned().collect());
@@ -160,8 +193,10 @@ fn build_storage(name: &str, spec: &StorageSpec) -> LabStorage {
         content: if content.is_empty() { usual() } else { content },
         shared: spec.shared,
         nodes: spec.nodes.as_ref().map(|nodes| nodes.iter().cloned().collect()),
-        enabled: true,
+        enabled: !spec.disabled,
         total: spec.total.unwrap_or(256 << 30),
+        used: spec.used,
+        volume_bytes_at_start: 0,
         files: spec.files.iter().cloned().collect(),
         extra: spec.extra.clone(),
     }
@@ -233,7 +268,23 @@ pub(crate) fn add_guest(world: &mut World, spec: &GuestSpec) -> Result<(), Strin
     guest.process = build_process(world, spec);
     add_named_volumes(world, &guest);
     world.guests.put_guest(guest);
+    take_snapshots(world, spec);
+    if spec.template {
+        task_work::finish_template(world, vmid);
+    }
     Ok(())
+}
+
+/// Takes the snapshots of a guest, each at its time.
+fn take_snapshots(world: &mut World, spec: &GuestSpec) {
+    for taken in &spec.taken {
+        task_work::take_complete_snapshot(world, spec.vmid, &taken.name, taken.description.as_deref(), taken.ram);
+        let taken_s = world.cluster_clock_s().saturating_sub(taken.age_s);
+        let section = world.guests.change_guest(spec.vmid).and_then(|guest| guest.snapshots.get_mut(&taken.name));
+        if let Some(section) = section {
+            section.insert("snaptime".to_owned(), taken_s.to_string());
+        }
+    }
 }
 
 fn build_behaviour(deaf: bool, shutdown_ms: Option<u64>, holds_cards: bool) -> GuestBehaviour {
@@ -291,7 +342,8 @@ fn add_named_volumes(world: &mut World, guest: &LabGuest) {
     let named = guest.sections().flatten().filter(|(key, _)| is_disk_key(guest.kind, key) || is_unused_key(key));
     for drive in named.map(|(_, value)| DriveValue::parse(value)).filter(|drive| !drive.is_cdrom() && drive.storage().is_some()) {
         let format = drive.file.rsplit_once('.').map_or("raw", |(_, format)| format).to_owned();
-        let volume = StorageVolume { vmid: guest.vmid, bytes: drive.size_bytes(), format, base: None };
+        let base = world.storages.base_of_volume(&drive.file);
+        let volume = StorageVolume { vmid: guest.vmid, bytes: drive.size_bytes(), format, base };
         world.storages.volumes.entry(drive.file).or_insert(volume);
     }
 }

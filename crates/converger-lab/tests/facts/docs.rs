@@ -53,6 +53,8 @@ fn every_key_and_every_fault_is_documented() {
         "acl: [{ zzz: 1 }]",
         "pools: { a: { zzz: 1 } }",
         "ha: { a: { zzz: 1 } }",
+        "guests: [{ vmid: 1, kind: qemu, node: a, taken: [{ zzz: 1 }] }]",
+        "replication: [{ zzz: 1 }]",
         "new_guests: { zzz: 1 }",
         "pace: { zzz: 1 }",
         "faults: { zzz: 1 }",

@@ -11,6 +11,7 @@ use crate::guest::LabGuestKind;
 use crate::response::{ApiData, ApiError};
 use crate::task::LabTaskState;
 use crate::task_work::TaskWork;
+use crate::truth::GuestVerb;
 use crate::world::World;
 
 pub(super) fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
@@ -44,6 +45,7 @@ pub(super) fn update_now(world: &mut World, call: &ApiCall) -> Result<ApiData, A
     let lock_file = call.kind.lock_file(update.vmid);
     let waited_ms = world.wait_for_guest_lock(update.vmid, &lock_file).map_err(|(text, delay_ms)| ApiError::Died(text, delay_ms))?;
     let took_ms = config_update::write_update(world, &call.node, &update)?;
+    world.count_execution(GuestVerb::Config, update.vmid);
     Ok(ApiData::null().with_delay(waited_ms + took_ms))
 }
 

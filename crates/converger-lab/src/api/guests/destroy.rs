@@ -23,6 +23,10 @@ pub(super) fn destroy(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiE
         let text = format!("unable to remove {kind_word} {vmid} - used in HA resources and purge parameter not set.");
         return Err(ApiError::internal_error(text));
     }
+    if let Some((id, _)) = world.replication.jobs_of_guest(vmid).next().filter(|_| !purge) {
+        let text = format!("There is a replication job '{id}' for guest '{vmid}' - Please remove that first.");
+        return Err(ApiError::internal_error(text));
+    }
     if guest.is_running() && !stop {
         let text = match call.kind {
             LabGuestKind::Qemu => format!("VM {vmid} is running - destroy failed"),

@@ -10,6 +10,7 @@ use crate::guest::LabGuestKind;
 use crate::guest::drive::DriveValue;
 use crate::response::{ApiData, ApiError};
 use crate::task_work::{self, DiskMove, TaskWork};
+use crate::truth::GuestVerb;
 use crate::world::World;
 
 pub(super) fn resize(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
@@ -62,7 +63,9 @@ fn resize_without_task(world: &mut World, call: &ApiCall, key: &str, size: &str)
     let drive = find_growable_disk(world, call, key)?;
     match task_work::parse_target_bytes(drive.size_bytes(), size) {
         Some(wanted) if wanted >= drive.size_bytes() => {
-            task_work::finish_resize(world, call.vmid(), key, size).map_err(ApiError::internal_error)?
+            task_work::check_space_for_growth(world, &drive, wanted).map_err(ApiError::internal_error)?;
+            task_work::finish_resize(world, call.vmid(), key, size).map_err(ApiError::internal_error)?;
+            world.count_execution(GuestVerb::Resize, call.vmid());
         }
         _ => return Err(ApiError::internal_error("shrinking disks is not supported")),
     }
