@@ -63,7 +63,8 @@ impl ReplicationJobs {
     /// A job as the API shows it.
     pub(crate) fn job_json(id: &str, job: &ReplicationJob) -> Value {
         let number = id.rsplit('-').next().unwrap_or_default();
-        let mut fields = json!({ "id": id, "guest": job.guest, "jobnum": number, "type": "local", "source": job.source, "target": job.target });
+        let mut fields =
+            json!({ "id": id, "guest": job.guest, "jobnum": number, "type": "local", "source": job.source, "target": job.target });
         if let Some(schedule) = &job.schedule {
             fields["schedule"] = json!(schedule);
         }

@@ -126,9 +126,9 @@ impl LabStorages {
         }
         let (needed_extents, free_extents) = (more.div_ceil(EXTENT_BYTES), free / EXTENT_BYTES);
         match (storage.kind.as_str(), change) {
-            ("lvm", VolumeChange::Resize(_)) => {
-                Err(format!("lvextend error:   Insufficient free space: {needed_extents} extents needed, but only {free_extents} available"))
-            }
+            ("lvm", VolumeChange::Resize(_)) => Err(format!(
+                "lvextend error:   Insufficient free space: {needed_extents} extents needed, but only {free_extents} available"
+            )),
             ("lvm", _) => Err(format!(
                 "lvcreate error:   Volume group \"{name}\" has insufficient free space ({free_extents} extents): {needed_extents} required."
             )),

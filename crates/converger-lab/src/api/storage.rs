@@ -224,9 +224,8 @@ fn list_on_node(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> 
     }
     let away = call.param("target").filter(|target| *target != call.node && *target != "localhost");
     let reaches = |storage: &LabStorage, node: &str| storage.nodes.as_ref().is_none_or(|nodes| nodes.contains(node));
-    let on_both = |storage: &LabStorage| {
-        away.is_none_or(|target| storage.shared && reaches(storage, &call.node) && reaches(storage, target))
-    };
+    let on_both =
+        |storage: &LabStorage| away.is_none_or(|target| storage.shared && reaches(storage, &call.node) && reaches(storage, target));
     let one = |name: &str| call.param("storage").is_none_or(|wanted| wanted == name);
     let wanted = |name: &str, storage: &LabStorage| {
         let is_on = !call.is_set("enabled") || storage.enabled;

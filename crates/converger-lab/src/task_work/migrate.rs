@@ -106,8 +106,7 @@ pub(crate) fn local_devices(guest: &LabGuest) -> Vec<String> {
 
 /// The storages of the guest's drives that a node lacks.
 pub(crate) fn missing_storages(world: &World, guest: &LabGuest, node: &str) -> Vec<String> {
-    let named: BTreeSet<String> =
-        drives(guest.kind, &guest.config).filter_map(|(_, drive)| drive.storage().map(str::to_owned)).collect();
+    let named: BTreeSet<String> = drives(guest.kind, &guest.config).filter_map(|(_, drive)| drive.storage().map(str::to_owned)).collect();
     let is_missing = |name: &String| world.storages.all.get(name).is_some_and(|storage| !storage.is_available_on(node));
     named.into_iter().filter(is_missing).collect()
 }

@@ -148,13 +148,7 @@ fn find_snapshot<'a>(guest: &'a LabGuest, name: &str) -> Result<&'a ConfigSectio
 
 /// Writes the section of a snapshot that is not finished; returns the volume of its RAM state. The RAM of a stopped guest and of a
 /// container is never saved.
-fn prepare_snapshot(
-    world: &mut World,
-    vmid: u32,
-    name: &str,
-    description: Option<&str>,
-    memory: bool,
-) -> Result<Option<String>, String> {
+fn prepare_snapshot(world: &mut World, vmid: u32, name: &str, description: Option<&str>, memory: bool) -> Result<Option<String>, String> {
     let (now_s, flavour) = (world.cluster_clock_s(), world.flavour);
     let Some(guest) = world.guests.get(&vmid) else { return Err(format!("guest {vmid} vanished")) };
     let saves_ram = memory && guest.is_running() && guest.kind == LabGuestKind::Qemu;
@@ -307,8 +301,10 @@ pub(crate) fn remove_snapshot(world: &mut World, vmid: u32, name: &str) {
 
 /// Keeps the disks of a section that no other section names any more as unused ones.
 fn keep_lost_disks(guest: &mut LabGuest, section: &ConfigSection) {
-    let files: Vec<String> =
-        drives(guest.kind, section).filter(|(_, drive)| !drive.is_cdrom() && drive.storage().is_some()).map(|(_, drive)| drive.file).collect();
+    let files: Vec<String> = drives(guest.kind, section)
+        .filter(|(_, drive)| !drive.is_cdrom() && drive.storage().is_some())
+        .map(|(_, drive)| drive.file)
+        .collect();
     for file in files {
         let is_named = guest.sections().flatten().any(|(_, value)| DriveValue::parse(value).file == file);
         if !is_named {

@@ -82,7 +82,8 @@ fn add_replication(world: &mut World, spec: &ReplicationSpec) -> Result<(), Stri
 
 /// What the storages hold at the start is part of their given usage.
 fn remember_volume_bytes(world: &mut World) {
-    let names: Vec<String> = world.storages.all.iter().filter(|(_, storage)| storage.used.is_some()).map(|(name, _)| name.clone()).collect();
+    let names: Vec<String> =
+        world.storages.all.iter().filter(|(_, storage)| storage.used.is_some()).map(|(name, _)| name.clone()).collect();
     for name in names {
         let bytes = world.storages.volume_bytes(&name);
         if let Some(storage) = world.storages.all.get_mut(&name) {

@@ -6,6 +6,7 @@
 mod access;
 mod agent;
 mod backups;
+mod clones;
 mod cluster;
 mod config;
 mod containers;
@@ -21,7 +22,9 @@ mod pools;
 mod power;
 mod random_requests;
 mod reading;
+mod replication;
 mod response_forms;
+mod snapshots;
 mod tasks;
 mod users;
 mod wire;

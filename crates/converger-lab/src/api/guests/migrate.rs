@@ -31,9 +31,8 @@ fn qemu_preconditions(world: &World, call: &ApiCall, guest: &LabGuest) -> Value 
     let mut fields = json!({ "running": u8::from(is_running), "local_disks": local_disks_json(world, guest),
         "local_resources": task_work::local_devices(guest), "mapped-resources": [] });
     if !is_running || world.flavour.major() >= 9 {
-        let others: Vec<(&String, Vec<String>)> = other_nodes(world, call)
-            .map(|node| (node, task_work::missing_storages(world, guest, node)))
-            .collect();
+        let others: Vec<(&String, Vec<String>)> =
+            other_nodes(world, call).map(|node| (node, task_work::missing_storages(world, guest, node))).collect();
         let allowed: Vec<&String> = others.iter().filter(|(_, missing)| missing.is_empty()).map(|(node, _)| *node).collect();
         fields["allowed_nodes"] = json!(allowed);
         // Nodes that are allowed are listed here too, without a reason.
@@ -126,7 +125,8 @@ fn check_mode(world: &World, call: &ApiCall, guest: &LabGuest, target: &str) -> 
         LabGuestKind::Qemu => {
             let is_replicated = world.replication.jobs_of_guest(guest.vmid).next().is_some();
             let is_blocked = is_replicated && !world.replication.has_target(guest.vmid, target) && !call.is_set("force");
-            let text = || format!("Cannot live-migrate replicated VM to node '{target}' - not a replication target. Use 'force' to override.");
+            let text =
+                || format!("Cannot live-migrate replicated VM to node '{target}' - not a replication target. Use 'force' to override.");
             if is_blocked { Err(ApiError::internal_error(text())) } else { Ok(()) }
         }
         LabGuestKind::Lxc => Ok(()),
