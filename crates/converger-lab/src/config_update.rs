@@ -18,7 +18,7 @@ use crate::world::World;
 pub(crate) use hotplug::apply_pending;
 pub(crate) use normalize::{normalize_card, normalize_container_card, normalize_tags};
 pub(crate) use privileges::check_resource_privileges;
-pub(crate) use qemu::make_disk;
+pub(crate) use qemu::{hash_password, make_disk};
 
 /// A requested config change, checked as far as the request alone allows.
 #[derive(Clone, Debug)]

@@ -133,6 +133,8 @@ pub(crate) struct LabGuest {
     pub(crate) snapshots: BTreeMap<String, ConfigSection>,
     /// Raw `lxc.*` lines.
     pub(crate) raw: Vec<(String, String)>,
+    /// The cloud-init settings in the current image; `None` before the first image.
+    pub(crate) baked_cloud_init: Option<ConfigSection>,
     pub(crate) process: Option<GuestProcess>,
     pub(crate) behaviour: GuestBehaviour,
 }
@@ -148,6 +150,7 @@ impl LabGuest {
             deletions: BTreeMap::new(),
             snapshots: BTreeMap::new(),
             raw: Vec::new(),
+            baked_cloud_init: None,
             process: None,
             behaviour: GuestBehaviour::default(),
         }
@@ -223,6 +226,19 @@ impl LabGuest {
         self.pending.remove(key)
     }
 
+    /// The cloud-init settings in effect.
+    pub(crate) fn cloud_init_settings(&self) -> ConfigSection {
+        self.config.iter().filter(|(key, _)| is_cloud_init_key(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
+    }
+
+    /// Writes the current settings into the cloud-init image, if the guest has one.
+    pub(crate) fn bake_cloud_init(&mut self) {
+        let has_image = drive::drives(self.kind, &self.config).any(|(_, drive)| drive.is_cloud_init());
+        if has_image && self.kind == LabGuestKind::Qemu {
+            self.baked_cloud_init = Some(self.cloud_init_settings());
+        }
+    }
+
     /// All sections that can refer to a volume.
     pub(crate) fn sections(&self) -> impl Iterator<Item = &ConfigSection> {
         [&self.config, &self.pending].into_iter().chain(self.snapshots.values())
@@ -236,6 +252,12 @@ pub(crate) fn is_disk_key(kind: LabGuestKind, key: &str) -> bool {
         LabGuestKind::Qemu => matches!(stem, "ide" | "sata" | "scsi" | "virtio" | "efidisk" | "tpmstate"),
         LabGuestKind::Lxc => key == "rootfs" || stem == "mp",
     }
+}
+
+/// Whether a key is a setting of cloud-init.
+pub(crate) fn is_cloud_init_key(key: &str) -> bool {
+    let named = ["cicustom", "cipassword", "citype", "ciupgrade", "ciuser", "nameserver", "searchdomain", "sshkeys"];
+    named.contains(&key) || split_number(key).is_some_and(|(stem, _)| stem == "ipconfig")
 }
 
 /// Whether a key holds a network card.

@@ -56,6 +56,13 @@ impl LabGuests {
         self.all.get_mut(&vmid).map(|guest| &mut guest.process)
     }
 
+    /// Writes a guest's cloud-init image. Nothing that is rendered shows it.
+    pub(crate) fn bake_cloud_init(&mut self, vmid: u32) {
+        if let Some(guest) = self.all.get_mut(&vmid) {
+            guest.bake_cloud_init();
+        }
+    }
+
     /// Adds a guest or replaces the one with the same VMID.
     pub(crate) fn put_guest(&mut self, guest: LabGuest) {
         self.invalidate_guest(guest.vmid);

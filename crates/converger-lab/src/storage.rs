@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::guest::{ConfigSection, LabGuestKind};
 
 /// The size of every cloud-init image.
-const CLOUD_INIT_BYTES: u64 = 4 << 20;
+pub(crate) const CLOUD_INIT_BYTES: u64 = 4 << 20;
 
 #[derive(Clone, Debug)]
 pub(crate) struct LabStorage {
@@ -108,6 +108,14 @@ impl LabStorages {
         let Some(used) = storage.used else { return storage.total / USED_DIVISOR };
         let used = (used + self.volume_bytes(name)).saturating_sub(storage.volume_bytes_at_start);
         used.min(storage.total)
+    }
+
+    /// Sets how many bytes of a storage are used, including its volumes.
+    pub(crate) fn set_usage(&mut self, name: &str, used: u64) {
+        let bytes = self.volume_bytes(name);
+        if let Some(storage) = self.all.get_mut(name) {
+            (storage.used, storage.volume_bytes_at_start) = (Some(used), bytes);
+        }
     }
 
     /// Bytes of all volumes on a storage.

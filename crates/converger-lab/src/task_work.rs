@@ -12,7 +12,7 @@ mod power;
 mod snapshot;
 
 use crate::config_update::{self, ConfigUpdate};
-use crate::guest::{ConfigSection, LabGuestKind};
+use crate::guest::{ConfigSection, LabGuest, LabGuestKind};
 use crate::task::{LabTask, TaskId};
 use crate::truth::GuestVerb;
 use crate::world::World;
@@ -21,7 +21,7 @@ pub(crate) use backup::BackupWork;
 pub(crate) use clone::CloneWork;
 pub(crate) use create::finish_template;
 pub(crate) use destroy::destroy_guest;
-pub(crate) use disk::{DiskMove, check_may_take_space, check_space_for_growth, finish_resize, parse_target_bytes};
+pub(crate) use disk::{DiskMove, actual_bytes, check_may_take_space, check_space_for_growth, finish_resize, parse_target_bytes};
 pub(crate) use migrate::{
     GuestMigration, PreMoveShutdown, RESTART_TIMEOUT_MS, StorageMap, find_local_volumes, local_devices, missing_storage_error,
     missing_storages, stop_before_move,
@@ -206,6 +206,13 @@ pub(crate) fn leave_half_done(world: &mut World, id: TaskId) {
         Some(TaskWork::Migrate(migration)) => drop(migrate::move_config(world, &migration)),
         _ => {}
     }
+}
+
+/// The guest that a task works on. It can be deleted or moved to another node while the task waits.
+fn find_task_guest(world: &World, id: TaskId, vmid: u32) -> Result<&LabGuest, String> {
+    let Some(task) = world.tasks.get(id) else { return Err("no such task".to_owned()) };
+    let is_here = |guest: &&LabGuest| guest.node == task.node && !world.hidden.contains(&vmid);
+    world.guests.get(&vmid).filter(is_here).ok_or_else(|| guest_kind_of(task).missing_config_text(&task.node, vmid))
 }
 
 /// The kind of guest that a task is about.

@@ -5,6 +5,7 @@
 
 mod agent;
 mod clone;
+mod cloud_init;
 mod config;
 mod create;
 mod destroy;
@@ -39,6 +40,8 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     ("POST", "/nodes/{node}/{kind}/{vmid}/template", create::convert_to_template),
     ("GET", "/nodes/{node}/{kind}/{vmid}/migrate", migrate::read_preconditions),
     ("POST", "/nodes/{node}/{kind}/{vmid}/migrate", migrate::start_migration),
+    ("GET", "/nodes/{node}/qemu/{vmid}/cloudinit", cloud_init::read),
+    ("PUT", "/nodes/{node}/qemu/{vmid}/cloudinit", cloud_init::regenerate),
     ("PUT", "/nodes/{node}/{kind}/{vmid}/unlink", config::unlink_disks),
     ("PUT", "/nodes/{node}/{kind}/{vmid}/resize", disk::resize),
     ("POST", "/nodes/{node}/{kind}/{vmid}/move_disk", disk::move_disk),

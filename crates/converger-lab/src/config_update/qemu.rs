@@ -195,8 +195,12 @@ fn set_key(world: &mut World, update: &ConfigUpdate, key: &str, value: &str, tou
     Ok(())
 }
 
-/// Not a real hash; it only hides the password.
-fn hash_password(password: &str) -> String {
+/// Not a real hash; it only hides the password. A password that is already hashed is stored as it is.
+pub(crate) fn hash_password(password: &str) -> String {
+    let is_hashed = ["$1$", "$5$", "$6$", "$2a$", "$2y$"].iter().any(|method| password.starts_with(method));
+    if is_hashed && password.matches('$').count() >= 3 {
+        return password.to_owned();
+    }
     format!("$5$lab${}", password.bytes().fold(7_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte))))
 }
 

@@ -173,11 +173,11 @@ pub(crate) fn apply_world_event(world: &mut World, event: WorldEvent) {
         }
         WorldEvent::Move(vmid, node) => move_guest(world, vmid, &node),
         WorldEvent::PrepareSnapshot(vmid, name) => prepare_snapshot(world, vmid, &name),
-        WorldEvent::TakeSnapshot(vmid, name) => task_work::take_complete_snapshot(world, vmid, &name, None, false),
+        WorldEvent::TakeSnapshot(vmid, name) => take_snapshot(world, vmid, &name),
         WorldEvent::DeleteSnapshot(vmid, name) => task_work::remove_snapshot(world, vmid, &name),
         WorldEvent::RetakeSnapshot(vmid, name) => {
             task_work::remove_snapshot(world, vmid, &name);
-            task_work::take_complete_snapshot(world, vmid, &name, None, false);
+            take_snapshot(world, vmid, &name);
         }
         WorldEvent::CreateGuest(spec) => create_guest(world, &spec),
         WorldEvent::DeleteGuest(vmid) => delete_guest(world, vmid),
@@ -187,7 +187,7 @@ pub(crate) fn apply_world_event(world: &mut World, event: WorldEvent) {
         }
         // A disk that does not exist does not grow.
         WorldEvent::GrowDisk(vmid, key, size) => drop(task_work::finish_resize(world, vmid, &key, &size)),
-        WorldEvent::FillStorage(name, used) => fill_storage(world, &name, used),
+        WorldEvent::FillStorage(name, used) => world.storages.set_usage(&name, used),
         WorldEvent::ClockJump(seconds) => jump_clock(&mut world.clock_skew_ms, seconds),
         WorldEvent::Cpus(name, cpus) => world.nodes.get_mut(&name).map_or((), |node| node.cpus = cpus),
         WorldEvent::NodeClockJump(name, seconds) => {
@@ -316,6 +316,7 @@ fn start_guest(world: &mut World, vmid: u32) {
     config_update::apply_pending(world, vmid);
     if let Some(process) = world.guests.change_process(vmid) {
         *process = Some(GuestProcess { pid, since_ms: now_ms, qemu_state: "running".to_owned() });
+        world.guests.bake_cloud_init(vmid);
     }
 }
 
@@ -354,6 +355,14 @@ fn kill_guest_task(world: &mut World, vmid: u32) {
     }
 }
 
+/// A name that is taken is not used again, as by a command that fails.
+fn take_snapshot(world: &mut World, vmid: u32, name: &str) {
+    if world.guests.get(&vmid).is_some_and(|guest| !guest.snapshots.contains_key(name)) {
+        // Without RAM state nothing can fail.
+        let _ = task_work::take_complete_snapshot(world, vmid, name, None, false);
+    }
+}
+
 /// The guest exists at once. A spec that does not fit the world changes nothing, as a command that fails.
 fn create_guest(world: &mut World, spec: &GuestSpec) {
     let _ = crate::world_spec::add_guest(world, spec);
@@ -361,13 +370,6 @@ fn create_guest(world: &mut World, spec: &GuestSpec) {
 
 fn delete_guest(world: &mut World, vmid: u32) {
     task_work::destroy_guest(world, vmid, true);
-}
-
-fn fill_storage(world: &mut World, name: &str, used: u64) {
-    let bytes = world.storages.volume_bytes(name);
-    if let Some(storage) = world.storages.all.get_mut(name) {
-        (storage.used, storage.volume_bytes_at_start) = (Some(used), bytes);
-    }
 }
 
 fn add_to_ha(world: &mut World, vmid: u32, state: String) {

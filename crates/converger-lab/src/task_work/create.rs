@@ -13,7 +13,7 @@ use crate::world::World;
 
 /// Creates the disks. Until the task ends, the guest's config contains only its lock.
 pub(super) fn begin_create(world: &mut World, id: TaskId, vmid: u32, mut section: ConfigSection) -> Result<u64, String> {
-    let Some(kind) = world.guests.get(&vmid).map(|guest| guest.kind) else { return Err(format!("guest {vmid} vanished")) };
+    let kind = super::find_task_guest(world, id, vmid)?.kind;
     for (key, value) in section.iter_mut().filter(|(key, _)| is_disk_key(kind, key)) {
         let is_new = DriveValue::parse(value).new_disk_request().is_some();
         *value = config_update::make_disk(world, vmid, value).inspect_err(|_| remove_guest(world, vmid))?;

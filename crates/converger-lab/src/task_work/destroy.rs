@@ -10,7 +10,7 @@ use crate::task::TaskId;
 use crate::world::World;
 
 pub(super) fn begin_destroy(world: &mut World, id: TaskId, vmid: u32, purge: bool) -> Result<u64, String> {
-    let Some(guest) = world.guests.get(&vmid) else { return Err(format!("guest {vmid} vanished")) };
+    let guest = super::find_task_guest(world, id, vmid)?;
     if let Some(locked) = guest.lock_error() {
         return Err(locked);
     }

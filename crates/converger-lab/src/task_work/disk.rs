@@ -12,6 +12,7 @@ use crate::world::World;
 
 use super::clone::format_gibibytes;
 use super::create::image_format_line;
+use super::find_task_guest;
 
 /// A disk that moves to another storage.
 #[derive(Clone, Debug)]
@@ -26,6 +27,12 @@ pub(crate) struct DiskMove {
 
 fn find_drive(world: &World, vmid: u32, key: &str) -> Option<DriveValue> {
     world.guests.get(&vmid)?.get(key).map(DriveValue::parse)
+}
+
+/// The size of a disk's volume, which can differ from the size in the config after an interrupted resize. Every resize compares with it, and
+/// changes nothing if it is the requested size.
+pub(crate) fn actual_bytes(world: &World, drive: &DriveValue) -> u64 {
+    world.storages.volumes.get(&drive.file).map_or_else(|| drive.size_bytes(), |volume| volume.bytes)
 }
 
 /// The requested size: absolute, or relative to the current one.
@@ -43,7 +50,7 @@ pub(crate) fn check_may_take_space(world: &World, caller: &ApiCaller, drive: &Dr
 }
 
 pub(super) fn begin_resize(world: &mut World, id: TaskId, vmid: u32, key: &str, text: &str, digest: Option<&str>) -> Result<u64, String> {
-    let Some(guest) = world.guests.get(&vmid) else { return Err(format!("guest {vmid} vanished")) };
+    let guest = find_task_guest(world, id, vmid)?;
     if guest.kind == LabGuestKind::Qemu && guest.differs_from_digest(digest) {
         return Err(world.flavour.checksum_mismatch_text().to_owned());
     }
@@ -55,7 +62,10 @@ pub(super) fn begin_resize(world: &mut World, id: TaskId, vmid: u32, key: &str, 
     if let Some(task_caller) = world.tasks.get(id).map(LabTask::caller) {
         check_may_take_space(world, &task_caller, &drive).map_err(|fail| fail.to_one_line())?;
     }
-    let now = drive.size_bytes();
+    if drive.is_cdrom() {
+        return Err("you can't resize a cdrom".to_owned());
+    }
+    let now = actual_bytes(world, &drive);
     let wanted = parse_target_bytes(now, text).ok_or("invalid size string")?;
     if wanted < now {
         return Err("shrinking disks is not supported".to_owned());
@@ -69,14 +79,14 @@ pub(super) fn begin_resize(world: &mut World, id: TaskId, vmid: u32, key: &str, 
 
 /// Fails if the storage of a disk has no space for its new size.
 pub(crate) fn check_space_for_growth(world: &World, drive: &DriveValue, wanted: u64) -> Result<(), String> {
-    let more = wanted.saturating_sub(drive.size_bytes());
+    let more = wanted.saturating_sub(actual_bytes(world, drive));
     drive.storage().map_or(Ok(()), |storage| world.storages.check_space(storage, more, VolumeChange::Resize(&drive.file)))
 }
 
 /// Grows the volume of a disk; its config still has the old size.
 pub(super) fn grow_volume(world: &mut World, vmid: u32, key: &str, text: &str) {
     let Some(drive) = find_drive(world, vmid, key) else { return };
-    let bytes = parse_target_bytes(drive.size_bytes(), text);
+    let bytes = parse_target_bytes(actual_bytes(world, &drive), text);
     if let (Some(volume), Some(bytes)) = (world.storages.volumes.get_mut(&drive.file), bytes) {
         volume.bytes = bytes;
     }
@@ -84,7 +94,8 @@ pub(super) fn grow_volume(world: &mut World, vmid: u32, key: &str, text: &str) {
 
 pub(crate) fn finish_resize(world: &mut World, vmid: u32, key: &str, text: &str) -> Result<(), String> {
     let Some(mut drive) = find_drive(world, vmid, key) else { return Ok(()) };
-    let Some(bytes) = parse_target_bytes(drive.size_bytes(), text) else { return Ok(()) };
+    let now = actual_bytes(world, &drive);
+    let Some(bytes) = parse_target_bytes(now, text).filter(|bytes| *bytes != now) else { return Ok(()) };
     grow_volume(world, vmid, key, text);
     drive.set_size_bytes(bytes);
     if let Some(guest) = world.guests.change_guest(vmid) {

@@ -73,6 +73,7 @@ pub(super) fn finish_start(world: &mut World, vmid: u32) -> Result<(), String> {
     let pid = world.nodes.get_mut(&node).map_or(1, crate::node::LabNode::next_process_id);
     if let Some(process) = world.guests.change_process(vmid).filter(|process| process.is_none()) {
         *process = Some(GuestProcess { pid, since_ms: now_ms, qemu_state: "running".to_owned() });
+        world.guests.bake_cloud_init(vmid);
         let is_suspended = world.guests.get(&vmid).is_some_and(|guest| guest.lock() == Some("suspended"));
         if let Some(guest) = is_suspended.then(|| world.guests.change_guest(vmid)).flatten() {
             guest.config.remove("lock");

@@ -54,8 +54,9 @@ const DEVICE_STATE_BYTES: u64 = 500 << 20;
 
 pub(super) fn begin_snapshot_work(world: &mut World, id: TaskId, snapshot: &SnapshotWork) -> Result<u64, String> {
     let vmid = snapshot.vmid();
-    let Some(guest) = world.guests.get(&vmid) else { return Err(format!("guest {vmid} vanished")) };
-    let (node, kind) = (guest.node.clone(), guest.kind);
+    let Some(task) = world.tasks.get(id) else { return Ok(0) };
+    let (node, kind) = (task.node.clone(), super::guest_kind_of(task));
+    let guest = world.guest_on(&node, kind, vmid).ok_or_else(|| kind.missing_config_text(&node, vmid))?;
     match snapshot {
         SnapshotWork::Take { name, .. } => check_can_take(world, guest, name)?,
         SnapshotWork::Delete { name, force, .. } => check_can_delete(guest, name, *force)?,
@@ -150,7 +151,7 @@ fn find_snapshot<'a>(guest: &'a LabGuest, name: &str) -> Result<&'a ConfigSectio
 /// container is never saved.
 fn prepare_snapshot(world: &mut World, vmid: u32, name: &str, description: Option<&str>, memory: bool) -> Result<Option<String>, String> {
     let (now_s, flavour) = (world.cluster_clock_s(), world.flavour);
-    let Some(guest) = world.guests.get(&vmid) else { return Err(format!("guest {vmid} vanished")) };
+    let Some(guest) = world.guests.get(&vmid) else { return Ok(None) };
     let saves_ram = memory && guest.is_running() && guest.kind == LabGuestKind::Qemu;
     let mut values = snapshot_section(guest, name, now_s);
     values.insert("snapstate".to_owned(), "prepare".to_owned());
@@ -190,10 +191,10 @@ fn add_ram_keys(values: &mut ConfigSection, volume: &str, flavour: Flavour) {
 }
 
 fn allocate_ram_state(world: &mut World, vmid: u32, name: &str) -> Result<String, String> {
-    let Some(guest) = world.guests.get(&vmid) else { return Err(format!("guest {vmid} vanished")) };
-    let memory = guest.get("memory").map_or("512", |text| text.trim_start_matches("current="));
+    let guest = world.guests.get(&vmid);
+    let memory = guest.and_then(|guest| guest.get("memory")).map_or("512", |text| text.trim_start_matches("current="));
     let bytes = size::parse_mebibytes(memory).unwrap_or(512 << 20).saturating_mul(2).saturating_add(DEVICE_STATE_BYTES);
-    let storage = ram_state_storage(world, guest);
+    let storage = guest.map_or_else(|| "local".to_owned(), |guest| ram_state_storage(world, guest));
     world.storages.allocate_named_volume(&storage, vmid, &format!("vm-{vmid}-state-{name}"), bytes, "raw")
 }
 
@@ -274,11 +275,15 @@ fn commit_snapshot(world: &mut World, vmid: u32, name: &str) -> Result<(), Strin
 }
 
 /// Takes a complete snapshot at once, as a person does outside the API.
-pub(crate) fn take_complete_snapshot(world: &mut World, vmid: u32, name: &str, description: Option<&str>, memory: bool) {
-    if prepare_snapshot(world, vmid, name, description, memory).is_ok() {
-        // The section was just written, so the commit finds it.
-        let _ = commit_snapshot(world, vmid, name);
-    }
+pub(crate) fn take_complete_snapshot(
+    world: &mut World,
+    vmid: u32,
+    name: &str,
+    description: Option<&str>,
+    memory: bool,
+) -> Result<(), String> {
+    prepare_snapshot(world, vmid, name, description, memory)?;
+    commit_snapshot(world, vmid, name)
 }
 
 /// Removes a snapshot with its RAM state and links its children to its parent. A disk that only this snapshot used becomes unused.

@@ -15,7 +15,7 @@ use crate::guest::{ConfigSection, GuestBehaviour, GuestProcess, LabGuest, LabGue
 use crate::ha::HaResource;
 use crate::node::LabNode;
 use crate::replication::ReplicationJob;
-use crate::storage::{LabStorage, StorageVolume};
+use crate::storage::{CLOUD_INIT_BYTES, LabStorage, StorageVolume};
 use crate::task_work;
 use crate::world::{RootCa, World};
 
@@ -61,7 +61,7 @@ pub(crate) fn build_world(spec: &WorldSpec) -> Result<World, String> {
     for job in &spec.replication {
         add_replication(&mut world, job)?;
     }
-    remember_volume_bytes(&mut world);
+    set_usage(&mut world, spec);
     add_faults(&mut world, spec)?;
     Ok(world)
 }
@@ -80,15 +80,10 @@ fn add_replication(world: &mut World, spec: &ReplicationSpec) -> Result<(), Stri
     Ok(())
 }
 
-/// What the storages hold at the start is part of their given usage.
-fn remember_volume_bytes(world: &mut World) {
-    let names: Vec<String> =
-        world.storages.all.iter().filter(|(_, storage)| storage.used.is_some()).map(|(name, _)| name.clone()).collect();
-    for name in names {
-        let bytes = world.storages.volume_bytes(&name);
-        if let Some(storage) = world.storages.all.get_mut(&name) {
-            storage.volume_bytes_at_start = bytes;
-        }
+/// Sets the given usage of storages, which includes what they hold at the start.
+fn set_usage(world: &mut World, spec: &WorldSpec) {
+    for (name, used) in spec.storages.iter().filter_map(|(name, storage)| storage.used.map(|used| (name, used))) {
+        world.storages.set_usage(name, used);
     }
 }
 
@@ -196,7 +191,7 @@ fn build_storage(name: &str, spec: &StorageSpec) -> LabStorage {
         nodes: spec.nodes.as_ref().map(|nodes| nodes.iter().cloned().collect()),
         enabled: !spec.disabled,
         total: spec.total.unwrap_or(256 << 30),
-        used: spec.used,
+        used: None,
         volume_bytes_at_start: 0,
         files: spec.files.iter().cloned().collect(),
         extra: spec.extra.clone(),
@@ -267,9 +262,12 @@ pub(crate) fn add_guest(world: &mut World, spec: &GuestSpec) -> Result<(), Strin
         complete_guest(world, &mut guest);
     }
     guest.process = build_process(world, spec);
+    if guest.is_running() {
+        guest.bake_cloud_init();
+    }
     add_named_volumes(world, &guest);
     world.guests.put_guest(guest);
-    take_snapshots(world, spec);
+    take_snapshots(world, spec)?;
     if spec.template {
         task_work::finish_template(world, vmid);
     }
@@ -277,15 +275,26 @@ pub(crate) fn add_guest(world: &mut World, spec: &GuestSpec) -> Result<(), Strin
 }
 
 /// Takes the snapshots of a guest, each at its time.
-fn take_snapshots(world: &mut World, spec: &GuestSpec) {
+fn take_snapshots(world: &mut World, spec: &GuestSpec) -> Result<(), String> {
     for taken in &spec.taken {
-        task_work::take_complete_snapshot(world, spec.vmid, &taken.name, taken.description.as_deref(), taken.ram);
+        let shown = taken.name.escape_debug();
+        let is_named = taken.name.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic());
+        let exists = world.guests.get(&spec.vmid).is_some_and(|guest| guest.snapshots.contains_key(&taken.name));
+        if !is_named || exists {
+            return Err(format!(
+                "guest {}: a snapshot cannot be named `{shown}`; its name must start with a letter and be used once",
+                spec.vmid
+            ));
+        }
+        task_work::take_complete_snapshot(world, spec.vmid, &taken.name, taken.description.as_deref(), taken.ram)
+            .map_err(|error| format!("guest {}: snapshot `{shown}`: {error}", spec.vmid))?;
         let taken_s = world.cluster_clock_s().saturating_sub(taken.age_s);
         let section = world.guests.change_guest(spec.vmid).and_then(|guest| guest.snapshots.get_mut(&taken.name));
         if let Some(section) = section {
             section.insert("snaptime".to_owned(), taken_s.to_string());
         }
     }
+    Ok(())
 }
 
 fn build_behaviour(deaf: bool, shutdown_ms: Option<u64>, holds_cards: bool) -> GuestBehaviour {
@@ -341,10 +350,11 @@ fn complete_guest(world: &mut World, guest: &mut LabGuest) {
 /// Creates the volume of every disk that the guest's config names.
 fn add_named_volumes(world: &mut World, guest: &LabGuest) {
     let named = guest.sections().flatten().filter(|(key, _)| is_disk_key(guest.kind, key) || is_unused_key(key));
-    for drive in named.map(|(_, value)| DriveValue::parse(value)).filter(|drive| !drive.is_cdrom() && drive.storage().is_some()) {
+    for drive in named.map(|(_, value)| DriveValue::parse(value)).filter(|drive| drive.is_owned() && drive.storage().is_some()) {
         let format = drive.file.rsplit_once('.').map_or("raw", |(_, format)| format).to_owned();
         let base = world.storages.base_of_volume(&drive.file);
-        let volume = StorageVolume { vmid: guest.vmid, bytes: drive.size_bytes(), format, base };
+        let bytes = if drive.is_cloud_init() { CLOUD_INIT_BYTES } else { drive.size_bytes() };
+        let volume = StorageVolume { vmid: guest.vmid, bytes, format, base };
         world.storages.volumes.entry(drive.file).or_insert(volume);
     }
 }

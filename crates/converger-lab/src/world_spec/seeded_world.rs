@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{GuestSpec, NodeSpec, ScalarSpec, StorageSpec, TokenSpec, WorldSpec};
+use super::{GuestSpec, NodeSpec, ScalarSpec, StorageSpec, TakenSnapshotSpec, TokenSpec, WorldSpec};
 use crate::flavour::Flavour;
 use crate::guest::LabGuestKind;
 use crate::random::SeededRandom;
@@ -39,6 +39,82 @@ impl WorldSpec {
             ..Self::default()
         }
     }
+}
+
+impl WorldSpec {
+    /// Adds templates, snapshots, further storages and different processors, drawn from the seed of the spec. Guests keep their ids, states
+    /// and settings; some get local disks.
+    #[must_use]
+    pub fn with_seeded_assets(mut self) -> Self {
+        // A generator of its own: the guests of a seed must not depend on whether assets are added.
+        let mut random = SeededRandom::new(self.seed ^ 0x5eed_a55e);
+        let nodes: Vec<String> = self.nodes.keys().cloned().collect();
+        self.storages.extend(further_storages(&nodes));
+        for node in self.nodes.values_mut() {
+            let model = random.pick_item(&["AMD EPYC 9354", "AMD EPYC 7313", "Intel(R) Xeon(R) Gold 6330"]).copied();
+            node.cpu_model = model.map(str::to_owned);
+            node.memory_used = node.memory.map(|memory| memory / 100 * (20 + random.number_below(60)));
+        }
+        for guest in &mut self.guests {
+            add_seeded_assets(&mut random, guest);
+        }
+        let first = self.guests.iter().map(|guest| guest.vmid).max().map_or(100, |vmid| vmid.saturating_add(1));
+        let count = 1 + u32::try_from(random.number_below(3)).unwrap_or(0);
+        self.guests.extend((first..first.saturating_add(count)).map(|vmid| seeded_template(&mut random, vmid, &nodes)));
+        self
+    }
+}
+
+/// A local storage of every node, a shared one of the first two nodes only, and one that holds no disks.
+fn further_storages(nodes: &[String]) -> [(String, StorageSpec); 3] {
+    let texts = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let fast = StorageSpec { kind: Some("lvmthin".to_owned()), total: Some(2 << 40), used: Some(1 << 40), ..StorageSpec::default() };
+    let first_two = nodes.iter().take(2).cloned().collect();
+    let edge = StorageSpec { kind: Some("rbd".to_owned()), shared: true, nodes: Some(first_two), ..StorageSpec::default() };
+    let vault = StorageSpec {
+        path: Some("/mnt/vault".to_owned()),
+        content: texts(&["backup", "iso"]),
+        files: texts(&["iso/debian-13.iso"]),
+        ..StorageSpec::default()
+    };
+    [("fast".to_owned(), fast), ("edge".to_owned(), edge), ("vault".to_owned(), vault)]
+}
+
+/// One guest in four has snapshots, and one virtual machine in six has local disks.
+fn add_seeded_assets(random: &mut SeededRandom, guest: &mut GuestSpec) {
+    if random.chance(1, 6) && guest.kind == LabGuestKind::Qemu {
+        let disk = format!("fast:vm-{}-disk-0,size=16G", guest.vmid);
+        guest.config.insert("scsi0".to_owned(), ScalarSpec::Text(disk));
+    }
+    if !random.chance(1, 4) {
+        return;
+    }
+    let count = 1 + random.number_below(3);
+    let is_running = guest.state.is_some() && guest.kind == LabGuestKind::Qemu;
+    guest.taken = (0..count)
+        .map(|number| TakenSnapshotSpec {
+            name: format!("s{number}"),
+            age_s: (count - number) * (3_600 + random.number_below(86_400)),
+            description: random.chance(1, 2).then(|| "before the upgrade".to_owned()),
+            ram: is_running && random.chance(1, 3),
+        })
+        .collect();
+}
+
+/// A template with cloud-init settings.
+fn seeded_template(random: &mut SeededRandom, vmid: u32, nodes: &[String]) -> GuestSpec {
+    let node = random.pick_item(nodes).map_or("pve1", String::as_str);
+    let mut guest = GuestSpec::new(vmid, LabGuestKind::Qemu, node);
+    guest.name = Some(format!("golden-{vmid}"));
+    guest.template = true;
+    let storage = random.pick_item(&["tank", "fast"]).copied().unwrap_or("tank");
+    let mut put = |key: &str, value: &str| drop(guest.config.insert(key.to_owned(), ScalarSpec::Text(value.to_owned())));
+    put("scsi0", &format!("{storage}:vm-{vmid}-disk-0,size=4G"));
+    put("ide2", &format!("{storage}:vm-{vmid}-cloudinit,media=cdrom"));
+    put("net0", "virtio,bridge=vmbr0");
+    put("ciuser", "ops");
+    put("ipconfig0", "ip=dhcp");
+    guest
 }
 
 fn seeded_node(index: usize) -> NodeSpec {

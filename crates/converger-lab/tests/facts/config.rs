@@ -242,3 +242,37 @@ fn guests_suspended_to_disk_are_stopped_and_locked_and_resume() {
         assert_eq!((&status["status"], status.get("lock")), (&"running".into(), None));
     });
 }
+
+#[test]
+fn cloud_init_settings_read_back_and_the_image_shows_what_changed_since_the_start() {
+    in_every_release(|| {
+        let mut lab = FactsLab::new(SMALL);
+        let config = "/nodes/pve1/qemu/100/config";
+        let form = "ide2=tank%3Acloudinit&ciuser=ops&cipassword=secret&ipconfig0=ip%3D10.0.0.5%2F24%2Cgw%3D10.0.0.1&nameserver=9.9.9.9&searchdomain=lan\
+            &cicustom=user%3Dlocal%3Asnippets%2Fuser.yaml&cpu=host&sockets=2&net0=virtio%3DBC%3A24%3A11%3A00%3A00%3A01%2Cbridge%3Dvmbr0%2Ctag%3D7";
+        lab.run_ok("POST", config, form);
+        let now = lab.get(config);
+        assert_eq!((&now["ide2"], &now["cipassword"]), (&"tank:vm-100-cloudinit,media=cdrom".into(), &"**********".into()));
+        assert_eq!((&now["ipconfig0"], &now["cicustom"]), (&"ip=10.0.0.5/24,gw=10.0.0.1".into(), &"user=local:snippets/user.yaml".into()));
+        assert_eq!(
+            (&now["cpu"], &now["sockets"], &now["net0"]),
+            (&"host".into(), &2.into(), &"virtio=BC:24:11:00:00:01,bridge=vmbr0,tag=7".into())
+        );
+        let stored = lab.world.guest_truth(100).and_then(|truth| truth.config.get("cipassword").cloned()).unwrap_or_default();
+        assert!(stored.starts_with("$5$") && !stored.contains("secret"), "{stored}");
+        lab.run_ok("PUT", config, "cipassword=%245%24salt%24hash");
+        let stored = lab.world.guest_truth(100).and_then(|truth| truth.config.get("cipassword").cloned());
+        assert_eq!(stored.as_deref(), Some("$5$salt$hash"), "a hash is stored as it is");
+        lab.run_ok("POST", "/nodes/pve1/qemu/100/status/start", "");
+        lab.run_ok("PUT", config, "ciuser=root&sshkeys=ssh-ed25519%2520AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA%2520me&delete=searchdomain");
+        let rows = |lab: &mut FactsLab| lab.get("/nodes/pve1/qemu/100/cloudinit").as_array().cloned().unwrap_or_default();
+        let row = |rows: &[serde_json::Value], key: &str| rows.iter().find(|row| row["key"] == key).cloned().unwrap_or_default();
+        let changed = rows(&mut lab);
+        assert_eq!(row(&changed, "ciuser"), serde_json::json!({ "key": "ciuser", "value": "ops", "pending": "root" }));
+        assert_eq!(row(&changed, "nameserver"), serde_json::json!({ "key": "nameserver", "value": "9.9.9.9" }));
+        assert_eq!(row(&changed, "searchdomain"), serde_json::json!({ "key": "searchdomain", "delete": 1 }));
+        assert!(row(&changed, "sshkeys").get("value").is_none() && row(&changed, "sshkeys").get("pending").is_some());
+        lab.run_ok("PUT", "/nodes/pve1/qemu/100/cloudinit", "");
+        assert!(rows(&mut lab).iter().all(|row| row.get("pending").is_none() && row.get("delete").is_none()));
+    });
+}

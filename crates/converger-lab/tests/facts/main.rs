@@ -25,6 +25,7 @@ mod reading;
 mod replication;
 mod response_forms;
 mod snapshots;
+mod storage_space;
 mod tasks;
 mod users;
 mod wire;

@@ -177,3 +177,70 @@ fn guest_truth_shows_process_config_and_pending_values() {
     assert_eq!((truth.config["cores"].as_str(), truth.pending["cores"].as_str()), ("2", "4"));
     assert_eq!(lab.world.guest_truths().count(), 2);
 }
+
+#[test]
+fn seeded_assets_add_templates_snapshots_and_storages_and_keep_the_guests() {
+    for flavour in [Flavour::V7, Flavour::V8, Flavour::V9] {
+        let plain = WorldSpec::from_seed(3, WorldSize { nodes: 3, guests: 60 }, flavour);
+        let spec = plain.clone().with_seeded_assets();
+        let names =
+            |spec: &WorldSpec| spec.guests.iter().map(|guest| (guest.vmid, guest.name.clone(), guest.state.clone())).collect::<Vec<_>>();
+        assert_eq!(names(&spec)[..60], names(&plain)[..]);
+        let mut lab = FactsLab::from_spec(&spec);
+        let templates = lab.world.guest_summaries().filter(|guest| guest.template).count();
+        let snapshots = (100..160).map(|vmid| lab.world.snapshot_truths(vmid).count()).sum::<usize>();
+        let with_ram = (100..160).flat_map(|vmid| lab.world.snapshot_truths(vmid)).filter(|snapshot| snapshot.ram_volume.is_some()).count();
+        assert!(templates >= 1 && snapshots > 10 && with_ram > 0, "{templates} {snapshots} {with_ram}");
+        let storages: Vec<String> =
+            lab.get("/storage").as_array().into_iter().flatten().filter_map(|row| row["storage"].as_str().map(str::to_owned)).collect();
+        assert_eq!(storages, ["edge", "fast", "local", "tank", "vault"]);
+        let template = lab.world.guest_summaries().find(|guest| guest.template).map_or(0, |guest| guest.vmid);
+        let node = lab.world.guest_truth(template).map(|truth| truth.node).unwrap_or_default();
+        lab.run_ok("POST", &format!("/nodes/{node}/qemu/{template}/clone"), "newid=900");
+    }
+}
+
+#[test]
+fn world_files_describe_nodes_storages_templates_and_snapshots() {
+    let mut lab = FactsLab::new(
+        "nodes: { pve1: { cpus: 16, cpu_model: AMD EPYC 9354, memory: 1000000, memory_used: 250000 } }
+storages:
+  tank: { type: zfspool, total: 1000, used: 100 }
+  off: { type: dir, disabled: true }
+tokens: { root@pam!t: { secret: s, full: true } }
+guests:
+  - { vmid: 100, kind: qemu, node: pve1, name: golden, template: true, config: { scsi0: 'tank:vm-100-disk-0,size=1G' } }
+  - { vmid: 101, kind: qemu, node: pve1, config: { scsi0: 'tank:base-100-disk-0/vm-101-disk-0,size=1G' } }
+  - { vmid: 102, kind: qemu, node: pve1, state: running, config: { memory: 1024, scsi0: 'tank:vm-102-disk-0,size=1G' },
+      taken: [{ name: s1, age_s: 7200, description: first }, { name: s2, age_s: 60, ram: true }] }
+",
+    );
+    let status = lab.get("/nodes/pve1/status");
+    assert_eq!((&status["cpuinfo"]["cpus"], &status["cpuinfo"]["model"]), (&16.into(), &"AMD EPYC 9354".into()));
+    assert_eq!((&status["memory"]["used"], &status["memory"]["available"]), (&250_000.into(), &750_000.into()));
+    let template = lab.get("/nodes/pve1/qemu/100/config");
+    assert_eq!((&template["template"], &template["scsi0"]), (&1.into(), &"tank:base-100-disk-0,size=1G".into()));
+    assert_eq!(lab.run_task("DELETE", "/nodes/pve1/qemu/100", ""), "base volume 'tank:base-100-disk-0' is still in use by linked cloned");
+    let (one, two) = (lab.get("/nodes/pve1/qemu/102/config?snapshot=s1"), lab.get("/nodes/pve1/qemu/102/config?snapshot=s2"));
+    assert_eq!((&one["description"], one.get("parent"), one.get("vmstate")), (&"first".into(), None, None));
+    assert_eq!((&two["parent"], &two["vmstate"]), (&"s1".into(), &"tank:vm-102-state-s2".into()));
+    assert_eq!(two["snaptime"].as_u64().zip(one["snaptime"].as_u64()).map(|(two, one)| two - one), Some(7_140));
+    assert_eq!(lab.get("/nodes/pve1/qemu/102/config")["parent"], "s2");
+}
+
+#[test]
+fn world_files_with_impossible_snapshots_or_jobs_are_refused() {
+    let build = |extra: &str| {
+        let yaml = format!("cluster: c\nnodes: {{ a: {{}}, b: {{}} }}\n{extra}");
+        WorldSpec::from_yaml(&yaml).and_then(|spec| World::new(&spec).map(drop)).err().unwrap_or_default()
+    };
+    let twice = build("guests: [{ vmid: 100, kind: qemu, node: a, taken: [{ name: s1 }, { name: s1 }] }]");
+    assert_eq!(twice, "guest 100: a snapshot cannot be named `s1`; its name must start with a letter and be used once");
+    let lost = build(
+        "storages: { tank: { type: rbd } }\nguests: [{ vmid: 100, kind: qemu, node: a, state: running, taken: [{ name: s1, ram: true }] }]",
+    );
+    assert_eq!(lost, "guest 100: snapshot `s1`: storage 'local' does not exist");
+    assert_eq!(build("replication: [{ guest: 100, target: b }]"), "a replication job names guest 100, which does not exist");
+    let same = build("guests: [{ vmid: 100, kind: qemu, node: a }]\nreplication: [{ guest: 100, target: a }]");
+    assert_eq!(same, "the replication job of guest 100 has target `a`; it must be another node of the cluster");
+}

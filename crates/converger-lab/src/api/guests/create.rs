@@ -107,6 +107,7 @@ fn normalize_value(world: &mut World, kind: LabGuestKind, key: &str, value: &str
     match (kind, key) {
         (_, "tags") => config_update::normalize_tags(&world.options, value),
         (_, "description") => value.trim_end().to_owned(),
+        (LabGuestKind::Qemu, "cipassword") => config_update::hash_password(value),
         (LabGuestKind::Qemu, key) if is_card_key(key) => config_update::normalize_card(key, value, flavour, &mut world.random),
         (LabGuestKind::Lxc, key) if is_card_key(key) => config_update::normalize_container_card(key, value, flavour, &mut world.random),
         _ => value.to_owned(),

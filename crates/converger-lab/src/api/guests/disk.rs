@@ -30,7 +30,8 @@ pub(super) fn resize(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
 /// For containers, Proxmox checks the size before it starts the task.
 fn check_can_grow(world: &World, call: &ApiCall, key: &str, size: &str) -> Result<(), ApiError> {
     let drive = find_growable_disk(world, call, key)?;
-    let (now, wanted) = (drive.size_bytes(), task_work::parse_target_bytes(drive.size_bytes(), size).unwrap_or(0));
+    let now = task_work::actual_bytes(world, &drive);
+    let wanted = task_work::parse_target_bytes(now, size).unwrap_or(0);
     match wanted.cmp(&now) {
         std::cmp::Ordering::Less => Err(ApiError::internal_error("unable to shrink disk size")),
         std::cmp::Ordering::Equal => Err(ApiError::internal_error("disk is already at specified size")),
@@ -61,8 +62,12 @@ fn find_growable_disk(world: &World, call: &ApiCall, key: &str) -> Result<DriveV
 /// In release 7 the call itself resizes the disk and returns nothing.
 fn resize_without_task(world: &mut World, call: &ApiCall, key: &str, size: &str) -> Result<ApiData, ApiError> {
     let drive = find_growable_disk(world, call, key)?;
-    match task_work::parse_target_bytes(drive.size_bytes(), size) {
-        Some(wanted) if wanted >= drive.size_bytes() => {
+    if drive.is_cdrom() {
+        return Err(ApiError::internal_error("you can't resize a cdrom"));
+    }
+    let now = task_work::actual_bytes(world, &drive);
+    match task_work::parse_target_bytes(now, size) {
+        Some(wanted) if wanted >= now => {
             task_work::check_space_for_growth(world, &drive, wanted).map_err(ApiError::internal_error)?;
             task_work::finish_resize(world, call.vmid(), key, size).map_err(ApiError::internal_error)?;
             world.count_execution(GuestVerb::Resize, call.vmid());

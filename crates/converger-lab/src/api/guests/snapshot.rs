@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::api::{ApiCall, nodes::subdirectory_index};
 use crate::events::NewTask;
+use crate::flavour::Flavour;
 use crate::guest::{ConfigSection, LabGuest, LabGuestKind};
 use crate::response::{ApiData, ApiError};
 use crate::task_work::{SnapshotWork, TaskWork};
@@ -83,6 +84,10 @@ pub(super) fn take(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiErro
     let reserved = name == "current" || name == if call.kind == LabGuestKind::Qemu { "pending" } else { "vzdump" };
     if reserved {
         return Err(ApiError::internal_error(format!("unable to use snapshot name '{name}' (reserved name)")));
+    }
+    // Since release 9 the call itself reads the config of a virtual machine, to find devices that prevent saving its RAM.
+    if call.kind == LabGuestKind::Qemu && world.flavour == Flavour::V9 {
+        call.find_guest(world)?;
     }
     let description = call.param("description").map(str::to_owned);
     let memory = call.is_set("vmstate");
