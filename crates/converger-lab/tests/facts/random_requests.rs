@@ -1,7 +1,8 @@
 //! Random requests during random faults: the world always answers, stays consistent, and recovers.
 
 use converger_lab::{
-    BadDay, FaultPlan, Flavour, LabGuestKind, LabRequest, LabResponse, WireDelivery, World, WorldSize, WorldSpec, verify_response,
+    BadDay, FaultPlan, Flavour, LabGuestKind, LabRequest, LabResponse, ReplicationSpec, WireDelivery, World, WorldSize, WorldSpec,
+    verify_response,
 };
 use serde_json::Value;
 
@@ -36,6 +37,13 @@ const READ_PATHS: &[&str] = &[
     "/cluster/ha/resources",
     "/access/permissions",
     "/storage",
+    "/cluster/replication",
+    "/nodes/pve1/replication",
+    "/nodes/pve2/storage",
+    "/nodes/pve2/storage?content=images&enabled=1",
+    "/nodes/pve1/status",
+    "/cluster/resources?type=node",
+    "/cluster/resources?type=storage",
     "/pools",
     "/nosuch",
     "/%zz?a=b=c&&;=",
@@ -60,11 +68,24 @@ const GUEST_CALLS: &[(&str, &str, &str)] = &[
     ("POST", "/status/suspend", ""),
     ("POST", "/status/resume", ""),
     ("POST", "/snapshot", "snapname=s1"),
+    ("POST", "/snapshot", "snapname=s2&vmstate=1&description=ram"),
+    ("GET", "/config?snapshot=s2", ""),
+    ("POST", "/snapshot/s2/rollback", "start=1"),
+    ("DELETE", "/snapshot/s2?force=1", ""),
     ("DELETE", "/snapshot/s1", ""),
     ("POST", "/snapshot/s1/rollback", ""),
     ("PUT", "/resize", "disk=scsi0&size=%2B1G"),
     ("POST", "/migrate", "target=pve2&online=1"),
+    ("GET", "/migrate", ""),
+    ("POST", "/migrate", "target=pve3&online=1&with-local-disks=1&targetstorage=fast"),
+    ("POST", "/migrate", "target=pve1&restart=1"),
     ("POST", "/clone", "newid=150&full=1"),
+    ("POST", "/clone", "newid=151&name=copy&storage=local&format=qcow2"),
+    ("POST", "/clone", "newid=152&full=0"),
+    ("POST", "/clone", "newid=153&snapname=s1&target=pve2"),
+    ("GET", "/cloudinit", ""),
+    ("PUT", "/cloudinit", ""),
+    ("PUT", "/config", "ide2=tank:cloudinit&ciuser=ops&cipassword=x&ipconfig0=ip%3Ddhcp"),
     ("POST", "/template", ""),
     ("DELETE", "", ""),
 ];
@@ -92,7 +113,13 @@ fn random_guest_path(random: &mut WalkRandom, world: &World) -> String {
 }
 
 fn seeded_world(seed: u64, flavour: Flavour) -> (World, u64) {
-    let mut spec = WorldSpec::from_seed(seed, WorldSize { nodes: 3, guests: 20 }, flavour);
+    let mut spec = WorldSpec::from_seed(seed, WorldSize { nodes: 3, guests: 20 }, flavour).with_seeded_assets();
+    spec.replication.extend(spec.guests.iter().filter(|guest| guest.node == "pve1").take(1).map(|guest| ReplicationSpec {
+        guest: guest.vmid,
+        target: "pve2".to_owned(),
+        schedule: None,
+        disabled: false,
+    }));
     spec.faults = FaultPlan::from_seed(seed, &spec, BadDay { span_ms: SPAN_MS, events: 25, per_thousand: 60 });
     (World::new(&spec).unwrap_or_else(|error| panic!("{error}")), spec.start_ms)
 }
@@ -128,6 +155,7 @@ fn run_walk(seed: u64, flavour: Flavour) -> Vec<String> {
         now_ms += 500 + random.number_below(9_000) as u64;
     }
     check_lists_match_truth(&mut world, now_ms + 60_000, seed);
+    check_volumes_exist(&world, seed);
     lines
 }
 
@@ -140,6 +168,21 @@ fn check_lists_match_truth(world: &mut World, now_ms: u64, seed: u64) {
         let kind = if truth.kind == LabGuestKind::Qemu { "qemu" } else { "lxc" };
         let config = read_until_ok(world, now_ms, &format!("/api2/json/nodes/{}/{kind}/{}/config", truth.node, truth.vmid));
         assert_eq!(config["digest"], truth.digest.as_str(), "seed {seed}: guest {}", truth.vmid);
+    }
+}
+
+/// Every disk and every RAM state that a guest names has a volume, and the parents of its snapshots exist.
+fn check_volumes_exist(world: &World, seed: u64) {
+    let volumes: Vec<&str> = world.volume_truths().map(|(id, _)| id).collect();
+    for truth in world.guest_truths() {
+        for disk in world.disk_truths(truth.vmid) {
+            assert!(disk.volume_bytes.is_some(), "seed {seed}: guest {}: {disk:?}", truth.vmid);
+        }
+        for snapshot in world.snapshot_truths(truth.vmid) {
+            let has_parent = snapshot.parent.as_ref().is_none_or(|parent| truth.snapshots.contains(parent));
+            let has_volume = snapshot.ram_volume.as_ref().is_none_or(|volume| volumes.contains(&volume.as_str()));
+            assert!(has_parent && has_volume, "seed {seed}: guest {}: {snapshot:?}", truth.vmid);
+        }
     }
 }
 
