@@ -112,6 +112,11 @@ fn status(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let kernel = json!({ "sysname": "Linux", "release": "6.8.12-1-pve", "version": "#1 SMP", "machine": "x86_64" });
     let cpu = json!({ "cpus": node.cpus, "cores": node.cpus, "sockets": 1, "model": node.cpu_model, "vendor": "Lab", "family": "1",
         "mhz": "2400.000", "hvm": "1", "flags": "fpu", "user_hz": 100 });
+    let mut memory_fields = json!({ "total": memory, "used": used, "free": memory - used });
+    // Documented for 9.2; that 7 and 8 lack it is an inference, and a client must not need it.
+    if flavour.major() >= 9 {
+        memory_fields["available"] = json!(memory - used);
+    }
     Ok(json!({
         "pveversion": format!("pve-manager/{}/{}", flavour.version(), flavour.repo_id()),
         "kversion": "Linux 6.8.12-1-pve #1 SMP",
@@ -122,7 +127,7 @@ fn status(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
         "idle": 0,
         "uptime": world.now_ms.saturating_sub(node.boot_ms) / 1_000,
         "loadavg": ["0.10", "0.10", "0.10"],
-        "memory": { "total": memory, "used": used, "free": memory - used, "available": memory - used },
+        "memory": memory_fields,
         "swap": { "total": 0, "used": 0, "free": 0 },
         "rootfs": { "total": disk, "used": disk / 10, "avail": disk - disk / 10, "free": disk - disk / 10 },
         "ksm": { "shared": 0 },

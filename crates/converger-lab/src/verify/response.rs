@@ -14,8 +14,8 @@ use crate::decode::ResponseFormat;
 use crate::flavour::Flavour;
 use crate::wire::LabResponse;
 
-/// Required keys that exist since release 9.
-const KEYS_SINCE_9: &[&str] = &["has-dbus-vmstate", "mapped-resource-info"];
+/// Required keys that earlier releases lack.
+const LATER_KEYS: &[&str] = &["has-dbus-vmstate", "mapped-resource-info", "mapped-resources", "available"];
 
 /// Keys whose documented type Proxmox itself does not follow.
 const LOOSELY_TYPED_KEYS: &[&str] = &["value", "pending", "memory", "state"];
@@ -129,7 +129,7 @@ fn check_member(path: &str, key: &str, inner: &Value, found: &Value) -> Result<(
     match found.get(name) {
         _ if name.contains('#') || LOOSELY_TYPED_KEYS.contains(&name) => Ok(()),
         Some(value) => check_value(name, inner, value),
-        None if key.ends_with('?') || KEYS_SINCE_9.contains(&name) => Ok(()),
+        None if key.ends_with('?') || LATER_KEYS.contains(&name) => Ok(()),
         None => Err(format!("{path}: `{name}` is missing in {found}")),
     }
 }

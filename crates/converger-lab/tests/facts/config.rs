@@ -268,11 +268,12 @@ fn cloud_init_settings_read_back_and_the_image_shows_what_changed_since_the_star
         let rows = |lab: &mut FactsLab| lab.get("/nodes/pve1/qemu/100/cloudinit").as_array().cloned().unwrap_or_default();
         let row = |rows: &[serde_json::Value], key: &str| rows.iter().find(|row| row["key"] == key).cloned().unwrap_or_default();
         let changed = rows(&mut lab);
-        assert_eq!(row(&changed, "ciuser"), serde_json::json!({ "key": "ciuser", "value": "ops", "pending": "root" }));
-        assert_eq!(row(&changed, "nameserver"), serde_json::json!({ "key": "nameserver", "value": "9.9.9.9" }));
+        let (old, new) = if crate::lab::current_release() == 7 { ("old", "new") } else { ("value", "pending") };
+        assert_eq!(row(&changed, "ciuser"), serde_json::json!({ "key": "ciuser", old: "ops", new: "root" }));
+        assert_eq!(row(&changed, "nameserver"), serde_json::json!({ "key": "nameserver", old: "9.9.9.9" }));
         assert_eq!(row(&changed, "searchdomain"), serde_json::json!({ "key": "searchdomain", "delete": 1 }));
-        assert!(row(&changed, "sshkeys").get("value").is_none() && row(&changed, "sshkeys").get("pending").is_some());
+        assert!(row(&changed, "sshkeys").get(old).is_none() && row(&changed, "sshkeys").get(new).is_some());
         lab.run_ok("PUT", "/nodes/pve1/qemu/100/cloudinit", "");
-        assert!(rows(&mut lab).iter().all(|row| row.get("pending").is_none() && row.get("delete").is_none()));
+        assert!(rows(&mut lab).iter().all(|row| row.get(new).is_none() && row.get("delete").is_none()));
     });
 }

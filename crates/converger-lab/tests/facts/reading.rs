@@ -227,3 +227,14 @@ fn running_guests_have_a_deterministic_load() {
         assert_eq!(used(&lab.resource_row(100)), live, "the list shows the same load");
     });
 }
+
+#[test]
+fn available_memory_is_reported_since_release_9() {
+    in_every_release(|| {
+        let mut lab = FactsLab::new(SMALL);
+        let memory = lab.get("/nodes/pve1/status")["memory"].clone();
+        let number = |key: &str| memory[key].as_u64();
+        assert_eq!(number("total"), number("used").zip(number("free")).map(|(used, free)| used + free));
+        assert_eq!(number("available").is_some(), crate::lab::current_release() == 9);
+    });
+}

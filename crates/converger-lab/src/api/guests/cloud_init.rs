@@ -5,6 +5,7 @@
 use serde_json::{Value, json};
 
 use crate::api::ApiCall;
+use crate::flavour::Flavour;
 use crate::guest::{ConfigSection, LabGuest};
 use crate::response::{ApiData, ApiError};
 use crate::world::World;
@@ -20,12 +21,14 @@ pub(super) fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiErro
     Ok(json!(set.chain(removed).collect::<Vec<Value>>()).into())
 }
 
+/// Release 7 names the values `old` and `new`.
 fn setting_json(world: &World, guest: &LabGuest, baked: &ConfigSection, key: &str, value: &str) -> Value {
     let shown = |text: &str| Value::from(guest.type_value(key, text, world.flavour));
+    let (old_name, new_name) = if world.flavour == Flavour::V7 { ("old", "new") } else { ("value", "pending") };
     match baked.get(key) {
-        None => json!({ "key": key, "pending": shown(value) }),
-        Some(old) if old == value => json!({ "key": key, "value": shown(value) }),
-        Some(old) => json!({ "key": key, "value": shown(old), "pending": shown(value) }),
+        None => json!({ "key": key, new_name: shown(value) }),
+        Some(old) if old == value => json!({ "key": key, old_name: shown(value) }),
+        Some(old) => json!({ "key": key, old_name: shown(old), new_name: shown(value) }),
     }
 }
 

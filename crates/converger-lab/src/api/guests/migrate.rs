@@ -29,7 +29,11 @@ pub(super) fn read_preconditions(world: &mut World, call: &ApiCall) -> Result<Ap
 fn qemu_preconditions(world: &World, call: &ApiCall, guest: &LabGuest) -> Value {
     let is_running = guest.is_running();
     let mut fields = json!({ "running": u8::from(is_running), "local_disks": local_disks_json(world, guest),
-        "local_resources": task_work::local_devices(guest), "mapped-resources": [] });
+        "local_resources": task_work::local_devices(guest) });
+    if world.flavour.major() >= 8 {
+        fields["mapped-resources"] = json!([]);
+        fields["mapped-resource-info"] = json!({});
+    }
     if !is_running || world.flavour.major() >= 9 {
         let others: Vec<(&String, Vec<String>)> =
             other_nodes(world, call).map(|node| (node, task_work::missing_storages(world, guest, node))).collect();
@@ -41,7 +45,6 @@ fn qemu_preconditions(world: &World, call: &ApiCall, guest: &LabGuest) -> Value 
         fields["not_allowed_nodes"] = Value::Object(all);
     }
     if world.flavour.major() >= 9 {
-        fields["mapped-resource-info"] = json!({});
         fields["has-dbus-vmstate"] = json!(1);
         if world.ha.is_managed(&guest.ha_service_id()) {
             fields["dependent-ha-resources"] = json!([]);
