@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::guest::drive::DriveValue;
-use crate::guest::{LabGuest, LabGuestKind, is_card_key, is_disk_key, is_unused_key};
+use crate::guest::{ConfigSection, LabGuest, LabGuestKind, is_card_key, is_disk_key, is_unused_key};
 use crate::world::World;
 
 /// The actual state of a guest.
@@ -30,7 +30,7 @@ pub struct GuestTruth {
     pub pending: Arc<BTreeMap<String, String>>,
     /// Keys to be deleted at the next start.
     pub pending_delete: Vec<String>,
-    /// Names of its snapshots.
+    /// Names of its snapshots, without those that are still being taken or never were finished.
     pub snapshots: Vec<String>,
     /// The digest of its config.
     pub digest: String,
@@ -176,7 +176,7 @@ impl World {
         Some(BirthMarks { meta: text("meta"), smbios1: text("smbios1"), vmgenid: text("vmgenid"), cards: cards.collect() })
     }
 
-    /// The snapshots of a guest, by name.
+    /// The snapshots of a guest, by name, including unfinished ones.
     pub fn snapshot_truths(&self, vmid: u32) -> impl Iterator<Item = SnapshotTruth> {
         let snapshots = self.guests.get(&vmid).into_iter().flat_map(|guest| &guest.snapshots);
         snapshots.map(|(name, values)| SnapshotTruth {
@@ -244,10 +244,15 @@ impl World {
             config,
             pending,
             pending_delete: guest.deletions.keys().cloned().collect(),
-            snapshots: guest.snapshots.keys().cloned().collect(),
+            snapshots: guest.snapshots.iter().filter(|(_, values)| is_taken(values)).map(|(name, _)| name.clone()).collect(),
             digest: self.guests.digest_of(guest),
             ha: self.ha.find_for_guest(guest).map(|own| HaTruth { wanted: own.state.clone(), believed: own.believed.clone() }),
             hidden: self.hidden.contains(&guest.vmid),
         }
     }
+}
+
+/// Whether a snapshot was finished; one that is being deleted was.
+fn is_taken(values: &ConfigSection) -> bool {
+    values.get("snapstate").map(String::as_str) != Some("prepare")
 }
