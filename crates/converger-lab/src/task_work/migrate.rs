@@ -300,7 +300,12 @@ fn move_local_disks(world: &mut World, migration: &GuestMigration) {
             continue;
         };
         let format = world.storages.usable_format(&storage, &volume.format).to_owned();
-        let Ok(file) = world.storages.allocate_volume(&storage, migration.vmid, volume.bytes, &format) else { continue };
+        let allocated = if drive.is_cloud_init() {
+            world.storages.allocate_cloud_init(&storage, migration.vmid, Some(format))
+        } else {
+            world.storages.allocate_volume(&storage, migration.vmid, volume.bytes, &format)
+        };
+        let Ok(file) = allocated else { continue };
         world.storages.volumes.remove(&before);
         drive.file = file;
         let text = if is_unused_key(&key) { drive.file.clone() } else { drive.to_text() };

@@ -168,6 +168,21 @@ fn somebody_takes_the_id_between_the_check_and_the_clone() {
 }
 
 #[test]
+fn an_id_that_is_taken_on_another_node_fails_the_task_and_leaves_the_other_guest() {
+    in_every_release(|| {
+        let mut lab = FactsLab::new(&SMALL.replace("nodes: { pve1: {} }", "cluster: lab\nnodes: { pve1: {}, pve2: {} }"));
+        let mut spec = converger_lab::GuestSpec::new(300, converger_lab::LabGuestKind::Lxc, "pve2");
+        spec.name = Some("theirs".to_owned());
+        lab.apply_event(WorldEvent::CreateGuest(Box::new(spec)));
+        let outcome = lab.run_task("POST", &format!("{GUEST}/clone"), "newid=300");
+        assert_eq!(outcome, "close (rename) atomic file '/etc/pve/nodes/pve1/qemu-server/300.conf' failed: File exists");
+        let truth = lab.world.guest_truth(300).unwrap_or_else(|| panic!("no guest"));
+        assert_eq!((truth.name.as_deref(), truth.node.as_str()), (Some("theirs"), "pve2"));
+        assert_eq!(lab.world.executions(GuestVerb::Clone, 100), 0);
+    });
+}
+
+#[test]
 fn people_act_at_their_times_in_world_files() {
     let mut lab = FactsLab::new(&format!(
         "{SMALL}faults:
