@@ -50,8 +50,12 @@ impl ReplicationJobs {
         self.jobs_of_guest(vmid).any(|(_, job)| job.target == node)
     }
 
-    /// After a migration to the target of a job, the job copies in the opposite direction.
+    /// After a migration to the target of a job, that job copies in the opposite direction, and all jobs of the guest have a new source. A
+    /// migration to any other node leaves the jobs as they are.
     pub(crate) fn follow_guest(&mut self, vmid: u32, from: &str, to: &str) {
+        if !self.has_target(vmid, to) {
+            return;
+        }
         for job in self.all.values_mut().filter(|job| job.guest == vmid) {
             if job.target == to {
                 from.clone_into(&mut job.target);
@@ -94,5 +98,7 @@ mod tests {
         jobs.follow_guest(100, "a", "b");
         let ends: Vec<_> = jobs.iter().map(|(id, job)| (id.as_str(), job.source.as_str(), job.target.as_str())).collect();
         assert_eq!(ends, [("100-0", "b", "a"), ("100-1", "b", "c")]);
+        jobs.follow_guest(100, "b", "d");
+        assert!(jobs.iter().all(|(_, job)| job.source == "b"), "{jobs:?}");
     }
 }

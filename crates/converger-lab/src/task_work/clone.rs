@@ -3,7 +3,7 @@
 //! Converting a guest to a template is in `create`.
 
 use crate::guest::drive::{DriveValue, drives};
-use crate::guest::{ConfigSection, LabGuest, LabGuestKind, is_card_key, is_unused_key};
+use crate::guest::{ConfigSection, LabGuest, LabGuestKind, is_card_key, is_disk_key, is_unused_key};
 use crate::storage::{StorageVolume, VolumeChange, volume_name};
 use crate::task::TaskId;
 use crate::world::World;
@@ -48,11 +48,24 @@ pub(super) fn begin_clone(world: &mut World, id: TaskId, cloning: &CloneWork) ->
     if *kind == LabGuestKind::Qemu {
         // The first line of the temporary config is a comment, which reads back as the description.
         copy.config.insert("description".to_owned(), TEMPORARY_DESCRIPTION.to_owned());
+    } else {
+        // A container gets its settings at once and its volumes one by one. Its network cards come later here than in Proxmox, because
+        // their addresses are drawn at the end.
+        copy.config.extend(container_settings(world, cloning));
     }
     world.guests.put_guest(copy);
     set_source_lock(world, cloning, Some("disk"));
     log_drives(world, id, cloning);
     Ok(world.task_durations.clone_ms)
+}
+
+/// What an unfinished clone of a container has besides its lock: the settings of the original, without volumes and network cards.
+fn container_settings(world: &World, cloning: &CloneWork) -> ConfigSection {
+    let mut section = source_section(world, cloning);
+    let is_copied = |key: &String| !NOT_COPIED_KEYS.contains(&key.as_str()) && !is_unused_key(key) && !is_card_key(key);
+    section.retain(|key, _| is_copied(key) && !is_disk_key(cloning.kind, key));
+    section.extend(cloning.name.clone().map(|name| (cloning.kind.name_key().to_owned(), name)));
+    section
 }
 
 /// The description of a clone that is not finished.

@@ -107,6 +107,35 @@ fn a_killed_clone_leaves_a_locked_guest_and_a_stopped_one_nothing() {
 }
 
 #[test]
+fn a_killed_clone_of_a_container_leaves_settings_without_volumes_and_both_locks() {
+    in_every_release(|| {
+        let mut lab = FactsLab::new(SMALL);
+        lab.world.add_task_fault(fault("vzclone", TaskFaultEffect::Killed));
+        assert_eq!(lab.run_task("POST", "/nodes/pve1/lxc/200/clone", "newid=300&hostname=copy"), "unexpected status");
+        let half = lab.get("/nodes/pve1/lxc/300/config");
+        assert_eq!((&half["lock"], &half["hostname"], &half["memory"]), (&"create".into(), &"copy".into(), &512.into()));
+        assert_eq!(half.get("rootfs"), None);
+        assert_eq!(lab.get("/nodes/pve1/lxc/200/config")["lock"], "disk", "the original stays locked too");
+    });
+}
+
+#[test]
+fn a_container_with_local_disks_is_cloned_to_another_node_through_shared_storage() {
+    in_every_release(|| {
+        let spec = SMALL
+            .replace("nodes: { pve1: {} }", "cluster: lab\nnodes: { pve1: {}, pve2: {} }")
+            .replace("tank:vm-200-disk-0,size=4G", "local:200/vm-200-disk-0.raw,size=4G");
+        let mut lab = FactsLab::new(&spec);
+        let clone = "/nodes/pve1/lxc/200/clone";
+        assert_eq!(lab.request_error("POST", clone, "newid=300&target=pve2"), "500 can't clone CT to node 'pve2' (CT uses local storage)");
+        lab.run_ok("POST", clone, "newid=300&target=pve2&storage=tank");
+        assert_eq!(lab.resource_row(300)["node"], "pve2");
+        lab.apply_event(WorldEvent::Set(200, "mp0".to_owned(), "/srv,mp=/srv".to_owned()));
+        assert_eq!(lab.request_error("POST", clone, "newid=301"), "500 unable to clone mountpoint 'mp0' (type bind)");
+    });
+}
+
+#[test]
 fn tasks_can_end_well_without_work_and_fail_after_their_work() {
     in_every_release(|| {
         let mut lab = FactsLab::new(SMALL);

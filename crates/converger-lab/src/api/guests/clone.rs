@@ -46,6 +46,7 @@ pub(super) fn clone_guest(world: &mut World, call: &ApiCall) -> Result<ApiData, 
             check_linked_parameters(&cloning)?;
             let section = find_source_section(guest, &cloning)?;
             check_clone_privileges(world, call, guest.kind, section, &cloning)?;
+            check_no_bind_mounts(section)?;
             check_container_stopped(guest, &cloning)?;
             check_disks(world, section, &cloning)?;
             check_can_leave_node(world, call, section, &cloning)?;
@@ -97,6 +98,14 @@ fn check_linked_parameters(cloning: &CloneWork) -> Result<(), ApiError> {
     }
 }
 
+/// Directories and devices of the node are not copied.
+fn check_no_bind_mounts(section: &ConfigSection) -> Result<(), ApiError> {
+    let mut mounts = drives(LabGuestKind::Lxc, section).filter(|(_, drive)| drive.file.starts_with('/'));
+    let Some((key, drive)) = mounts.next() else { return Ok(()) };
+    let kind = if drive.file.starts_with("/dev/") { "device" } else { "bind" };
+    Err(ApiError::internal_error(format!("unable to clone mountpoint '{key}' (type {kind})")))
+}
+
 fn check_container_stopped(guest: &LabGuest, cloning: &CloneWork) -> Result<(), ApiError> {
     let text = "Cannot do full clones on a running container without snapshots";
     if guest.is_running() && cloning.full && cloning.snapshot.is_none() { Err(ApiError::internal_error(text)) } else { Ok(()) }
@@ -144,14 +153,16 @@ fn check_clone_privileges(
     cards.try_for_each(|(key, value)| config_update::check_resource_privileges(world, call, kind, key, value))
 }
 
-/// Whether a drive, including CD drives, is on storage that only its node reaches.
-fn uses_local_storage(world: &World, kind: LabGuestKind, section: &ConfigSection) -> bool {
+/// Whether a drive, including CD drives, is on storage that only its node reaches. For containers the storage of the clone counts, for
+/// virtual machines that of the original.
+fn uses_local_storage(world: &World, section: &ConfigSection, cloning: &CloneWork) -> bool {
     let is_shared = |name: &str| world.storages.all.get(name).is_some_and(|storage| storage.shared);
-    drives(kind, section).any(|(_, drive)| drive.storage().is_some_and(|name| !is_shared(name)))
+    let other = cloning.storage.as_deref().filter(|_| cloning.kind == LabGuestKind::Lxc);
+    drives(cloning.kind, section).any(|(_, drive)| other.or(drive.storage()).is_some_and(|name| !is_shared(name)))
 }
 
 fn check_can_leave_node(world: &World, call: &ApiCall, section: &ConfigSection, cloning: &CloneWork) -> Result<(), ApiError> {
-    if cloning.node == call.node || !uses_local_storage(world, call.kind, section) {
+    if cloning.node == call.node || !uses_local_storage(world, section, cloning) {
         return Ok(());
     }
     let kind_word = call.kind.error_word();
