@@ -21,7 +21,7 @@ fn main() -> io::Result<()> {
         let inputs = TestWorld::random_small(&mut rng).parse().map_err(|faults| io::Error::other(format!("{faults:?}")))?;
         let limits = Limits { guests: 3, percent: 50, stops: 1 };
         let freeze = rng.one_in(3).then(|| "month's end: \"ledger\" \u{e9}\u{1f512}\u{7f}\u{1}".to_owned());
-        let judged = safety::judge(inputs.plan(), limits, Circumstances { freeze });
+        let judged = safety::judge(inputs.plan(), limits, Circumstances { freeze, ..Circumstances::default() });
         write_plan(&mut out, &judged, Provenance::Replay)?;
     }
     out.flush()

@@ -15,9 +15,9 @@ use crate::apply::{CheckContext, DependencyCheck, GuestAddress, Operation, Opera
 use crate::artifact::{Digest, Provenance, write_body};
 use crate::desired::DesiredGuest;
 use crate::guest::{RunState, Vmid};
-use crate::plan::{Plan, Step, Verdict};
+use crate::plan::{Plan, Step};
 use crate::refusal::Refusal;
-use crate::safety::SafePlan;
+use crate::safety::{JudgedVerdict, SafePlan};
 use crate::timestamp;
 
 /// Who approves plans in an environment.
@@ -167,7 +167,7 @@ pub fn admit(safe: SafePlan, admission: &Admission) -> io::Result<Admitted> {
     if !refusals.is_empty() {
         return Ok(Admitted::Refused(refusals));
     }
-    Ok(match check_approval(safe.plan(), admission, digest) {
+    Ok(match check_approval(&safe, admission, digest) {
         Ok((by, how)) => Admitted::Approved(ApprovedPlan { safe, digest, by, how }),
         Err(refusal) => Admitted::Refused(vec![refusal]),
     })
@@ -182,7 +182,7 @@ pub fn objections(safe: &SafePlan, admission: &Admission) -> Vec<Refusal> {
     }
     refusals.extend(check_age(safe.plan(), admission));
     if admission.refused == RefusedGuestPolicy::StopRun {
-        refusals.extend(guest_refusals(safe.plan()));
+        refusals.extend(guest_refusals(safe));
     }
     refusals
 }
@@ -198,18 +198,18 @@ fn check_age(plan: &Plan, admission: &Admission) -> Option<Refusal> {
     (age > admission.age_secs_max).then(|| Refusal::observation_stale(age, admission.age_secs_max))
 }
 
-fn guest_refusals(plan: &Plan) -> Vec<Refusal> {
-    let refused = plan.verdicts().iter().filter_map(|verdict| match verdict {
-        Verdict::Refused(refusals) => Some(refusals.iter().cloned()),
-        Verdict::Converged { .. } | Verdict::Steps(_) => None,
+fn guest_refusals(safe: &SafePlan) -> Vec<Refusal> {
+    let refused = safe.guests().filter_map(|(_, verdict)| match verdict {
+        JudgedVerdict::Refused(refusals) => Some(refusals.iter().cloned()),
+        JudgedVerdict::Converged { .. } | JudgedVerdict::Steps(_) => None,
     });
     refused.flatten().collect()
 }
 
 /// Who approved the plan and how, or what is missing.
-fn check_approval(plan: &Plan, admission: &Admission, digest: Digest) -> Result<(Box<str>, &'static str), Refusal> {
+fn check_approval(safe: &SafePlan, admission: &Admission, digest: Digest) -> Result<(Box<str>, &'static str), Refusal> {
     let missing = |required: &'static str, guests: Vec<Vmid>| Err(Refusal::approval_missing(required, guests));
-    let changed = ids_with_step(plan, |_| true);
+    let changed = ids_with_step(safe, |_| true);
     if changed.is_empty() {
         // Without steps there is nothing to approve.
         return Ok(("nobody".into(), "nothing to do"));
@@ -221,42 +221,42 @@ fn check_approval(plan: &Plan, admission: &Admission, digest: Digest) -> Result<
         Confirmation::None => missing("a confirmation", changed),
         Confirmation::Declined { .. } => missing("a yes from the person who was asked", changed),
         Confirmation::Typed { by, names } => {
-            let unnamed = guests_not_named(plan, names);
+            let unnamed = guests_not_named(safe, names);
             if unnamed.is_empty() { Ok((by.clone(), "typed")) } else { missing("the typed name of each guest that goes down", unnamed) }
         }
         Confirmation::FullDigest { by, digest: given } => {
             if *given != digest {
                 return missing("the digest of this plan", changed);
             }
-            let more = ids_with_step(plan, |step| step.class() > ChangeClass::Benign);
+            let more = ids_with_step(safe, |step| step.class() > ChangeClass::Benign);
             if more.is_empty() { Ok((by.clone(), "digest")) } else { missing("a person at a terminal", more) }
         }
     }
 }
 
 /// The guests that go down and were not named. Names are not unique, so each typed name counts for one guest.
-fn guests_not_named(plan: &Plan, names: &[Box<str>]) -> Vec<Vmid> {
+fn guests_not_named(safe: &SafePlan, names: &[Box<str>]) -> Vec<Vmid> {
     let mut left: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
     let mut is_named = |guest: &DesiredGuest| {
-        let at = plan.name_of(guest).and_then(|name| left.iter().position(|typed| *typed == name));
+        let at = safe.plan().name_of(guest).and_then(|name| left.iter().position(|typed| *typed == name));
         at.map(|at| left.swap_remove(at)).is_some()
     };
-    guests_to_stop(plan).filter(|guest| !is_named(guest)).map(|guest| guest.vmid).collect()
+    guests_to_stop(safe).filter(|guest| !is_named(guest)).map(|guest| guest.vmid).collect()
 }
 
 /// The guests that are stopped or lose data. The person who confirms the plan must type the name of each.
-pub fn guests_to_stop(plan: &Plan) -> impl Iterator<Item = &DesiredGuest> {
-    guests_with_step(plan, |step| step.impact() >= Impact::Stop)
+pub fn guests_to_stop(safe: &SafePlan) -> impl Iterator<Item = &DesiredGuest> {
+    guests_with_step(safe, |step| step.impact() >= Impact::Stop)
 }
 
-fn ids_with_step(plan: &Plan, is_meant: impl Fn(&Step) -> bool) -> Vec<Vmid> {
-    guests_with_step(plan, is_meant).map(|guest| guest.vmid).collect()
+fn ids_with_step(safe: &SafePlan, is_meant: impl Fn(&Step) -> bool) -> Vec<Vmid> {
+    guests_with_step(safe, is_meant).map(|guest| guest.vmid).collect()
 }
 
 /// The guests that have such a step.
-fn guests_with_step(plan: &Plan, is_meant: impl Fn(&Step) -> bool) -> impl Iterator<Item = &DesiredGuest> {
-    plan.guests().filter_map(move |(guest, verdict)| match verdict {
-        Verdict::Steps(steps) if steps.iter().any(&is_meant) => Some(guest),
+fn guests_with_step(safe: &SafePlan, is_meant: impl Fn(&Step) -> bool) -> impl Iterator<Item = &DesiredGuest> {
+    safe.guests().filter_map(move |(guest, verdict)| match verdict {
+        JudgedVerdict::Steps(steps) if steps.iter().any(&is_meant) => Some(guest),
         _ => None,
     })
 }
@@ -266,6 +266,11 @@ impl ApprovedPlan {
     #[must_use]
     pub fn plan(&self) -> &Plan {
         self.safe.plan()
+    }
+
+    /// Each declared guest with its judged verdict: dependencies first (`after`), otherwise by id.
+    pub fn guests(&self) -> impl Iterator<Item = (&DesiredGuest, JudgedVerdict<'_>)> {
+        self.safe.guests()
     }
 
     /// The digest of its body, which is what was approved.
@@ -293,8 +298,8 @@ impl ApprovedPlan {
         let plan = self.safe.plan();
         let rules = Arc::new(plan.rules().clone());
         let mut operations = Vec::new();
-        for (guest, verdict) in plan.guests() {
-            let Verdict::Steps(steps) = verdict else { continue };
+        for (guest, verdict) in self.safe.guests() {
+            let JudgedVerdict::Steps(steps) = verdict else { continue };
             let target = OperationTarget::from_plan(plan, guest)?;
             let ends = steps.iter().rev().find_map(|step| step.change.resulting_state());
             for (position, step) in (0..).zip(steps) {

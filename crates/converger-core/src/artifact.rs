@@ -9,21 +9,23 @@
 
 mod plan;
 mod recorded;
+mod used_rows;
 
 use std::fmt;
 use std::io::{self, BufWriter, Write};
-use std::sync::OnceLock;
 
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use crate::action::CATALOGUE;
+use crate::action::Action;
 use crate::desired::Desired;
-use crate::normalize::TABLE;
+use crate::normalize::FieldRule;
 use crate::observe::{Observation, PlanView, Scoped};
 use crate::policy::Rules;
 
 pub use plan::{Provenance, SCHEMA as PLAN_SCHEMA, has_body_digest, write_body, write_judgement, write_plan};
+pub(crate) use plan::write_body_with;
+pub(crate) use used_rows::{DecisionTables, OWN_TABLES, UsedRows, has_rows};
 pub use recorded::{DifferenceKind, GuestDifference, GuestOmission, RecordedPlan, StepDifference};
 
 /// The largest integer in any artifact: RFC 8785 numbers are doubles, which silently round larger integers.
@@ -171,57 +173,24 @@ pub fn observation_digest(observation: &Scoped) -> io::Result<Digest> {
     Digest::of_value(&PlanView(observation))
 }
 
-/// The digest of the protection rules and the table of fields.
-///
-/// # Errors
-/// See [`Digest::of_value`].
-pub fn rules_digest(rules: &Rules) -> io::Result<Digest> {
-    let mut hash = hash_value(rules_hash_prefix()?, rules)?;
-    hash.update(b"}");
-    Ok(Digest(hash.finalize().into()))
+/// The digest of the protection rules and the rows of the table of fields that a plan uses.
+fn rules_digest(rules: &Rules, fields: &[&FieldRule]) -> io::Result<Digest> {
+    #[derive(Serialize)]
+    struct BoundRules<'r> {
+        fields: &'r [&'r FieldRule],
+        protect: &'r Rules,
+    }
+    Digest::of_value(&BoundRules { fields, protect: rules })
 }
 
-/// The hash over `{"fields":...,"protect":`, which is the same for all rules because the table of fields is constant.
-fn rules_hash_prefix() -> io::Result<Sha256> {
-    static HASHED: OnceLock<Sha256> = OnceLock::new();
-    if let Some(hash) = HASHED.get() {
-        return Ok(hash.clone());
-    }
-    let mut hash = hash_value(Sha256::new_with_prefix(b"{\"fields\":"), &TABLE)?;
-    hash.update(b",\"protect\":");
-    Ok(HASHED.get_or_init(|| hash).clone())
-}
-
-/// The digest of the catalogue of actions.
-///
-/// # Errors
-/// See [`Digest::of_value`].
-pub fn catalogue_digest() -> io::Result<Digest> {
-    static DIGEST: OnceLock<Digest> = OnceLock::new();
-    match DIGEST.get() {
-        Some(digest) => Ok(*digest),
-        None => Digest::of_value(&CATALOGUE).map(|digest| *DIGEST.get_or_init(|| digest)),
-    }
+/// The digest of the rows of the catalogue that a plan uses.
+fn catalogue_digest(rows: &[&Action]) -> io::Result<Digest> {
+    Digest::of_value(&rows)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rules_hashed_in_parts_match_the_whole() {
-        #[derive(Serialize)]
-        struct WholeRulesFixture<'r> {
-            fields: &'r [crate::normalize::FieldRule],
-            protect: &'r Rules,
-        }
-        let (plain, wider) = (Rules::default(), Rules::new(vec![], vec!["edge-".to_owned()], vec![]));
-        for rules in [&plain, &wider, &plain] {
-            assert_eq!(rules_digest(rules).unwrap(), Digest::of_value(&WholeRulesFixture { fields: &TABLE, protect: rules }).unwrap());
-        }
-        assert_ne!(rules_digest(&plain).unwrap(), rules_digest(&wider).unwrap());
-        assert_eq!(catalogue_digest().unwrap(), Digest::of_value(&CATALOGUE).unwrap());
-    }
 
     #[test]
     fn digest_parses_only_its_own_format() {

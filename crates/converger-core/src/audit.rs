@@ -2,8 +2,7 @@
 
 use serde::Serialize;
 
-use crate::plan::Verdict;
-use crate::safety::Judged;
+use crate::safety::{Judged, JudgedVerdict};
 
 /// The counts of a plan. Members are sorted by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -36,12 +35,12 @@ pub enum AuditConclusion {
 pub fn summarize_plan(judged: &Judged) -> PlanSummary {
     let plan = judged.plan();
     let mut summary = PlanSummary { unmanaged: plan.observation().unmanaged, ..PlanSummary::default() };
-    for verdict in plan.verdicts() {
+    for (_, verdict) in judged.guests() {
         summary.guests += 1;
         match verdict {
-            Verdict::Converged { .. } => summary.converged += 1,
-            Verdict::Refused(_) => summary.refused += 1,
-            Verdict::Steps(steps) => summary.steps += u64::try_from(steps.len()).unwrap_or(u64::MAX),
+            JudgedVerdict::Converged { .. } => summary.converged += 1,
+            JudgedVerdict::Refused(_) => summary.refused += 1,
+            JudgedVerdict::Steps(steps) => summary.steps += u64::try_from(steps.len()).unwrap_or(u64::MAX),
         }
     }
     summary

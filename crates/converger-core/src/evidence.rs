@@ -31,7 +31,7 @@ use crate::guest::{EnvironmentName, Vmid};
 use crate::refusal::Refusal;
 
 pub use admissions::{AdmissionTracker, Approval, RecordedAdmission};
-pub use bundle::{Admissibility, AdmissionBundle, AdmissionGate, BUNDLE_SCHEMA, EvidenceFault, check_admissibility};
+pub use bundle::{Admissibility, AdmissionBundle, AdmissionGate, BUNDLE_SCHEMA, EvidenceFault, PolicyDecision, check_admissibility};
 pub use config::{EffectiveConfig, ParseConfig};
 pub use decision_record::{DecisionRecord, record_decision};
 pub use entry_filter::{EntryFilter, EntryQuery};

@@ -21,7 +21,7 @@ use crate::policy::Rules;
 use crate::refusal::Refusal;
 
 /// Version of the planner. It changes when the same inputs may give a different plan.
-pub const PLANNER_VERSION: u32 = 1;
+pub const PLANNER_VERSION: u32 = 2;
 
 /// The verdicts for all declared guests, with the inputs that they were derived from. Made by [`plan`] only.
 ///

@@ -28,10 +28,6 @@ pub struct Rules {
     machine: MachineIdentity,
     /// Omitted if empty, so that a plan does not depend on whether a state directory exists.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[serde(rename = "grips")]
-    blocks: Vec<GuestBlock>,
-    /// Omitted if empty, like `blocks`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     own_writes: Vec<OwnWrite>,
 }
 
@@ -55,12 +51,12 @@ impl OwnWrite {
 }
 
 /// A guest that must not be changed: a person holds it, or the result of an operation on it is unknown.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GuestBlock {
-    /// The guest.
-    pub vmid: Vmid,
     /// Who blocks it.
     pub by: BlockedBy,
+    /// The guest.
+    pub vmid: Vmid,
 }
 
 /// Who blocks a guest.
@@ -215,7 +211,6 @@ impl Rules {
             names: lower(names, PROTECTED_NAME_PREFIX),
             tags: lower(tags, PROTECTED_TAG),
             machine: MachineIdentity::default(),
-            blocks: Vec::new(),
             own_writes: Vec::new(),
         }
     }
@@ -224,20 +219,6 @@ impl Rules {
     #[must_use]
     pub fn with_machine(self, host: MachineIdentity) -> Self {
         Self { machine: host, ..self }
-    }
-
-    /// Sets the guests that must not be changed.
-    #[must_use]
-    pub fn with_blocks(self, blocks: Vec<GuestBlock>) -> Self {
-        Self { blocks: sort_unique(blocks), ..self }
-    }
-
-    /// Sets the blocks of guests in this scope. Guests outside the scope have no steps, so their blocks must not change the digest of a
-    /// plan or its refusals.
-    #[must_use]
-    pub fn with_grips_in(self, scope: &Scope, mut blocks: Vec<GuestBlock>) -> Self {
-        blocks.retain(|block| scope.contains(block.vmid));
-        self.with_blocks(blocks)
     }
 
     /// Sets the pending changes that this program wrote itself.
@@ -258,17 +239,6 @@ impl Rules {
         let PendingChange::Known(field, value) = pending else { return false };
         let is_same = |own: &OwnWrite| own.vmid == vmid && own.field == *field && own.value == value.as_ref().map(ToString::to_string);
         self.own_writes.iter().any(is_same)
-    }
-
-    /// The blocks on this guest.
-    pub fn blocks_on(&self, vmid: Vmid) -> impl Iterator<Item = &GuestBlock> {
-        self.blocks.iter().filter(move |block| block.vmid == vmid)
-    }
-
-    /// All blocks.
-    #[must_use]
-    pub fn blocks(&self) -> &[GuestBlock] {
-        &self.blocks
     }
 
     /// The machine that this program runs on, if anything is known about it.
@@ -409,6 +379,26 @@ impl Limits {
 pub struct Circumstances {
     /// Why changes are frozen, if they are.
     pub freeze: Option<String>,
+    /// The guests that must not be changed. Omitted if empty, so that a judgement does not depend on whether a state directory exists.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub holds: Vec<GuestBlock>,
+}
+
+impl Circumstances {
+    /// Sorts the holds and removes those of guests outside the scope: such guests have no steps, so their holds must not change the digest
+    /// of a judgement.
+    #[must_use]
+    pub fn restrict_to_scope(mut self, scope: &Scope) -> Self {
+        self.holds.retain(|hold| scope.contains(hold.vmid));
+        self.holds.sort_by(|one, other| (one.vmid, &one.by).cmp(&(other.vmid, &other.by)));
+        self.holds.dedup();
+        self
+    }
+
+    /// The holds of this guest.
+    pub fn holds_on(&self, vmid: Vmid) -> impl Iterator<Item = &GuestBlock> {
+        self.holds.iter().filter(move |hold| hold.vmid == vmid)
+    }
 }
 
 #[cfg(test)]
@@ -422,14 +412,6 @@ mod tests {
         assert!(rules.is_protected_name("core-switch"));
         assert!(!rules.is_protected_name("preprod-web") && !rules.is_protected_name("prod") && !rules.is_protected_name("éprod-"));
         assert!(rules.is_protecting_tag("PROD") && rules.is_protecting_tag("keep") && !rules.is_protecting_tag("production"));
-    }
-
-    #[test]
-    fn rules_ignore_blocks_outside_the_scope() {
-        let vmid = |id: u64| Vmid::new(id).expect("an id");
-        let block = |id: u64| GuestBlock { vmid: vmid(id), by: BlockedBy::Operation("run-0".into()) };
-        let rules = Rules::default().with_grips_in(&Scope::new(vec![vmid(101)]), vec![block(100), block(101), block(102)]);
-        assert_eq!(rules, Rules::default().with_blocks(vec![block(101)]));
     }
 
     #[test]

@@ -559,7 +559,7 @@ mod tests {
     fn a_lock_file_is_not_called_a_lock_of_the_config() {
         let (config, file) = (Refusal::guest_locked("backup"), Refusal::lock_file_held("can't lock file '/var/lock/x' - got timeout"));
         assert_eq!(config.code(), file.code());
-        assert!(config.remedy().contains("`qm unlock` or `pct unlock` is yours to decide"), "{}", config.remedy());
+        assert!(config.remedy().contains("remove the lock with `qm unlock` or `pct unlock`"), "{}", config.remedy());
         assert!(file.title().contains("lock file") && file.remedy().contains("there is no lock in the config"), "{}", file.remedy());
         assert_eq!(RefusalCode::GuestLocked.remedies(), [config.remedy(), file.remedy()]);
     }

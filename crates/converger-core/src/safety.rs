@@ -5,7 +5,12 @@
 //! Must not share code with the planner: guarantees are checked independently here, so that a planner bug is detected.
 
 mod guarantee;
+mod hold;
 
+use serde::Serialize;
+
+use crate::desired::DesiredGuest;
+use crate::guest::Vmid;
 use crate::plan::{Plan, Step, Verdict};
 use crate::policy::{Circumstances, Limits};
 use crate::refusal::Refusal;
@@ -87,6 +92,31 @@ pub struct Judgement {
     limits: Limits,
     circumstances: Circumstances,
     refusals: Vec<Refusal>,
+    /// Sorted by id.
+    guests: Vec<GuestJudgement>,
+}
+
+/// Why the circumstances refuse the steps of one guest. Members are sorted by name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GuestJudgement {
+    /// All reasons.
+    pub refusals: Vec<Refusal>,
+    /// The guest.
+    pub vmid: Vmid,
+}
+
+/// What is decided about one guest, by the plan and by its judgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JudgedVerdict<'p> {
+    /// There is nothing to do.
+    Converged {
+        /// Declared config is written and takes effect at the next restart.
+        pending_restart: bool,
+    },
+    /// The guest needs these steps, and no circumstance refuses them.
+    Steps(&'p [Step]),
+    /// Nothing is done, for all of these reasons of the plan or of the judgement.
+    Refused(&'p [Refusal]),
 }
 
 impl Judgement {
@@ -107,6 +137,32 @@ impl Judgement {
     pub fn refusals(&self) -> &[Refusal] {
         &self.refusals
     }
+
+    /// The guests with steps that the circumstances refuse, sorted by id.
+    #[must_use]
+    pub fn guests(&self) -> &[GuestJudgement] {
+        &self.guests
+    }
+
+    /// Each declared guest of a plan with its judged verdict, in the order of [`Plan::guests`].
+    fn judged_guests<'p>(&'p self, plan: &'p Plan) -> impl Iterator<Item = (&'p DesiredGuest, JudgedVerdict<'p>)> {
+        judged_guests(plan, &self.guests)
+    }
+}
+
+fn judged_guests<'p>(plan: &'p Plan, refused: &'p [GuestJudgement]) -> impl Iterator<Item = (&'p DesiredGuest, JudgedVerdict<'p>)> {
+    let judgement_of = |vmid: Vmid| refused.binary_search_by_key(&vmid, |guest| guest.vmid).ok().and_then(|at| refused.get(at));
+    plan.guests().map(move |(guest, verdict)| {
+        let verdict = match verdict {
+            Verdict::Converged { pending_restart } => JudgedVerdict::Converged { pending_restart: *pending_restart },
+            Verdict::Refused(refusals) => JudgedVerdict::Refused(refusals),
+            Verdict::Steps(steps) => match judgement_of(guest.vmid) {
+                Some(judgement) => JudgedVerdict::Refused(&judgement.refusals),
+                None => JudgedVerdict::Steps(steps),
+            },
+        };
+        (guest, verdict)
+    })
 }
 
 impl SafePlan {
@@ -114,6 +170,11 @@ impl SafePlan {
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// Each declared guest with its judged verdict: dependencies first (`after`), otherwise by id.
+    pub fn guests(&self) -> impl Iterator<Item = (&DesiredGuest, JudgedVerdict<'_>)> {
+        self.judgement.judged_guests(&self.plan)
     }
 }
 
@@ -142,27 +203,35 @@ impl Judged {
             Self::Safe(SafePlan { judgement, .. }) | Self::Refused(RefusedPlan { judgement, .. }) => judgement,
         }
     }
+
+    /// Each declared guest with its judged verdict: dependencies first (`after`), otherwise by id.
+    pub fn guests(&self) -> impl Iterator<Item = (&DesiredGuest, JudgedVerdict<'_>)> {
+        self.judgement().judged_guests(self.plan())
+    }
 }
 
 /// Judges a plan. Collects all violations.
 pub fn judge(plan: Plan, limits: Limits, circumstances: Circumstances) -> Judged {
-    let mut refusals = guarantee::find_violations(&plan);
-    refusals.extend(check_limits(&plan, limits));
-    if let (Some(reason), true) = (&circumstances.freeze, has_steps(&plan)) {
+    let circumstances = if circumstances.holds.is_empty() { circumstances } else { circumstances.restrict_to_scope(&plan.desired().scope()) };
+    let guests = hold::refuse_held_guests(&plan, &circumstances);
+    let mut refusals = guarantee::find_violations(&plan, &circumstances, &guests);
+    refusals.extend(check_limits(&plan, &guests, limits));
+    if let (Some(reason), true) = (&circumstances.freeze, has_steps(&plan, &guests)) {
         refusals.push(Refusal::changes_frozen(reason));
     }
     let is_safe = refusals.is_empty() && plan.refusals().is_empty();
-    let judgement = Judgement { limits, circumstances, refusals };
+    let judgement = Judgement { limits, circumstances, refusals, guests };
     if is_safe { Judged::Safe(SafePlan { plan, judgement }) } else { Judged::Refused(RefusedPlan { plan, judgement }) }
 }
 
-fn has_steps(plan: &Plan) -> bool {
-    plan.verdicts().iter().any(|verdict| matches!(verdict, Verdict::Steps(_)))
+fn has_steps(plan: &Plan, refused: &[GuestJudgement]) -> bool {
+    judged_guests(plan, refused).any(|(_, verdict)| matches!(verdict, JudgedVerdict::Steps(_)))
 }
 
-fn check_limits(plan: &Plan, limits: Limits) -> Vec<Refusal> {
+fn check_limits(plan: &Plan, refused: &[GuestJudgement], limits: Limits) -> Vec<Refusal> {
     let count = |is_counted: fn(&[Step]) -> bool| {
-        let guests = plan.verdicts().iter().filter(|verdict| matches!(verdict, Verdict::Steps(steps) if is_counted(steps))).count();
+        let verdicts = judged_guests(plan, refused).map(|(_, verdict)| verdict);
+        let guests = verdicts.filter(|verdict| matches!(verdict, JudgedVerdict::Steps(steps) if is_counted(steps))).count();
         u32::try_from(guests).unwrap_or(u32::MAX)
     };
     let changed = count(|_| true);
@@ -250,7 +319,7 @@ mod tests {
 
     #[test]
     fn freeze_refuses_steps_but_not_an_empty_plan() {
-        let frozen = || Circumstances { freeze: Some("audit week".into()) };
+        let frozen = || Circumstances { freeze: Some("audit week".into()), ..Circumstances::default() };
         assert_eq!(refusal_codes(&judge(forged_plan(3, 0, 1, &json!({})), Limits::default(), frozen())), [RefusalCode::Frozen]);
         assert!(matches!(judge(forged_plan(3, 0, 0, &json!({})), Limits::default(), frozen()), Judged::Safe(_)));
     }
@@ -269,7 +338,7 @@ mod tests {
     #[test]
     fn g10_all_violations_are_collected() {
         let reading = json!({ "quorate": false, "complete": false });
-        let frozen = Circumstances { freeze: Some("audit week".into()) };
+        let frozen = Circumstances { freeze: Some("audit week".into()), ..Circumstances::default() };
         let judged = judge(forged_plan(10, 4, 4, &reading), limits(2, 10, 1), frozen);
         let all = [
             RefusalCode::GuaranteeBroken,

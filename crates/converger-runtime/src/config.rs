@@ -239,7 +239,7 @@ fn parse_config(text: &str, file: ConfigFile, environment: &EnvironmentName, pat
     let origin = file.limits.map_or("built-in limits".into(), |_| files::display_path(path));
     let limits = file.limits.unwrap_or_default();
     let (at_once, task_ms, state, witness) = (file.at_once, file.task_ms, file.state.clone(), file.witness.clone());
-    let circumstances = Circumstances { freeze: file.freeze.clone() };
+    let circumstances = Circumstances { freeze: file.freeze.clone(), ..Circumstances::default() };
     let mut connections = file.into_connections();
     if let (Some((span, _)), Some(other)) = (&own, connection::find_same_secret(environment, &connections)) {
         let fault = Diagnostic::new(*span, format!("the environments `{environment}` and `{other}` have the same secret"));

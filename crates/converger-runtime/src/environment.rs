@@ -223,7 +223,7 @@ impl Environment {
         let observed = Observed { observation: report.reading.clone(), provenance: Provenance::Live };
         let RunRequest { desired, expected, narrowed: omission, refused, on_failure, requested_by } = request;
         let planned = reader.judge(desired, observed, &conditions);
-        let staleness = expected.map(|expected| expected.find_difference(planned.judged.plan(), omission)).transpose()?.flatten();
+        let staleness = expected.map(|expected| expected.find_difference(&planned.judged, omission)).transpose()?.flatten();
         // Record before returning: no caller sees a decision that the ledger does not have (G10).
         let origin = RunOrigin { run: reader.host().new_run_id()?, requested_by, host: Arc::clone(reader.host()) };
         let record = RunRecord::start(&self.shared.state, &planned.judged, reader.config().snapshot.clone(), origin).await?;

@@ -5,8 +5,8 @@
 use converger_core::artifact::{Digest, GuestOmission, PLAN_SCHEMA, RecordedPlan, has_body_digest};
 use converger_core::document::{Diagnostics, check_unique_keys};
 use converger_core::observe::SCHEMA as OBSERVATION_SCHEMA;
-use converger_core::plan::Plan;
 use converger_core::refusal::Refusal;
+use converger_core::safety::Judged;
 use serde_json::Value as Json;
 
 use crate::error::RuntimeError;
@@ -14,8 +14,8 @@ use crate::error::RuntimeError;
 /// A saved plan that is intact, of any provenance. It can be compared and never applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedPlan {
-    /// The body.
-    pub body: Json,
+    /// The guests, with what the plan and its judgement decided about each.
+    pub plan: RecordedPlan,
     /// The digest of the body.
     pub digest: Digest,
     is_live: bool,
@@ -24,7 +24,7 @@ pub struct SavedPlan {
 /// A saved plan of a live observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpectedPlan {
-    body: Json,
+    plan: RecordedPlan,
 }
 
 /// Why a document is not a plan that can be expected.
@@ -64,7 +64,7 @@ impl SavedPlan {
     pub fn parse(bytes: &[u8]) -> Result<Self, ExpectedPlanError> {
         let invalid = |why: &str, help| ExpectedPlanError::Invalid { why: why.to_owned(), help };
         let save = "`converger plan --out FILE` saves one";
-        let mut plan: Json = serde_json::from_slice(bytes).map_err(|error| invalid(&describe_no_json(&error), save))?;
+        let plan: Json = serde_json::from_slice(bytes).map_err(|error| invalid(&describe_no_json(&error), save))?;
         check_unique_keys(bytes).map_err(ExpectedPlanError::RepeatedKeys)?;
         if plan["schema"] != PLAN_SCHEMA {
             return Err(invalid(&describe_other_schema(&plan), save));
@@ -74,9 +74,20 @@ impl SavedPlan {
             let why = "its digest does not match its body: it was edited, cut or reformatted";
             return Err(invalid(why, "save it again with `converger plan --out FILE`, and review that"));
         };
+        if !has_judgement_digest(&plan["judgement"]) {
+            let why = "the digest of its judgement does not match: it was edited, cut or reformatted";
+            return Err(invalid(why, "save it again with `converger plan --out FILE`, and review that"));
+        }
         let is_live = plan["provenance"] == "live";
-        Ok(Self { body: plan["body"].take(), digest, is_live })
+        Ok(Self { plan: RecordedPlan::from_body(&plan["body"]).with_judgement(&plan["judgement"]), digest, is_live })
     }
+}
+
+/// Whether the judgement in a plan.json is the one that its digest covers: a guest that it refuses has no steps.
+fn has_judgement_digest(judgement: &Json) -> bool {
+    let mut content = judgement.clone();
+    let digest = content.as_object_mut().and_then(|members| members.remove("digest"));
+    digest.is_some_and(|digest| digest == Digest::of_bytes(content.to_string().as_bytes()).to_string())
 }
 
 impl ExpectedPlan {
@@ -85,20 +96,20 @@ impl ExpectedPlan {
     /// # Errors
     /// It is not a plan of a live observation as the program wrote it.
     pub fn parse(bytes: &[u8]) -> Result<Self, ExpectedPlanError> {
-        let SavedPlan { body, is_live, .. } = SavedPlan::parse(bytes)?;
+        let SavedPlan { plan, is_live, .. } = SavedPlan::parse(bytes)?;
         if !is_live {
             return Err(ExpectedPlanError::Recorded(Refusal::replay_not_appliable()));
         }
-        Ok(Self { body })
+        Ok(Self { plan })
     }
 
     /// A refusal that names the differences guest by guest, if the new plan has other steps.
     ///
     /// # Errors
     /// The plan cannot be encoded.
-    pub fn find_difference(&self, plan: &Plan, omission: GuestOmission) -> Result<Option<Refusal>, RuntimeError> {
-        let now = RecordedPlan::from_plan(plan).map_err(|error| RuntimeError::failed(format!("cannot encode the plan: {error}")))?;
-        Ok(RecordedPlan::from_body(&self.body).stale_refusal(&now, omission))
+    pub fn find_difference(&self, judged: &Judged, omission: GuestOmission) -> Result<Option<Refusal>, RuntimeError> {
+        let now = RecordedPlan::from_judged(judged).map_err(|error| RuntimeError::failed(format!("cannot encode the plan: {error}")))?;
+        Ok(self.plan.stale_refusal(&now, omission))
     }
 }
 
@@ -114,6 +125,32 @@ mod tests {
 
     fn body(guests: &[Json]) -> Json {
         json!({ "environment": "lab", "guests": guests })
+    }
+
+    /// A judgement that refuses these guests, with its digest.
+    fn judgement(guests: &Json) -> Json {
+        let mut judgement = json!({ "guests": guests, "refusals": [] });
+        judgement["digest"] = Digest::of_bytes(judgement.to_string().as_bytes()).to_string().into();
+        judgement
+    }
+
+    /// The digest of the body does not cover the judgement, and a person who read the plan saw that a guest is refused.
+    #[test]
+    fn refuses_a_plan_whose_judgement_was_edited() {
+        let body = body(&[row(100, &json!([{ "change": "start" }]))]);
+        let digest = Digest::of_bytes(body.to_string().as_bytes());
+        let held = judgement(&json!([{ "refusals": [{ "code": "guest-held" }], "vmid": 100 }]));
+        let document = |judgement: &Json| {
+            format!(r#"{{"body":{body},"digest":"{digest}","judgement":{judgement},"provenance":"live","schema":"{PLAN_SCHEMA}"}}"#)
+        };
+        let parse = |judgement: &Json| SavedPlan::parse(document(judgement).as_bytes());
+        let plan = parse(&held).expect("it is intact").plan;
+        assert_eq!(plan.refusals().into_iter().collect::<Vec<_>>(), [(100, "guest-held")]);
+        let mut edited = held.clone();
+        edited["guests"] = json!([]);
+        for forged in [edited, json!({}), json!(null)] {
+            assert!(matches!(parse(&forged), Err(ExpectedPlanError::Invalid { why, .. }) if why.contains("judgement")), "{forged}");
+        }
     }
 
     #[test]
@@ -133,9 +170,10 @@ mod tests {
         let start = json!([{ "change": "start" }]);
         let (one, other) = (body(&[row(100, &start)]), body(&[row(101, &start)]));
         let digest = Digest::of_bytes(one.to_string().as_bytes());
-        let whole = format!(r#"{{"body":{one},"digest":"{digest}","judgement":{{}},"provenance":"live","schema":"{PLAN_SCHEMA}"}}"#);
+        let judgement = judgement(&json!([]));
+        let whole = format!(r#"{{"body":{one},"digest":"{digest}","judgement":{judgement},"provenance":"live","schema":"{PLAN_SCHEMA}"}}"#);
         let parse = |text: &str| ExpectedPlan::parse(text.as_bytes());
-        assert!(parse(&whole).is_ok_and(|plan| plan.body == one));
+        assert!(parse(&whole).is_ok_and(|plan| plan.plan == RecordedPlan::from_body(&one)));
         let forged = whole.strip_suffix('}').map(|whole| format!(r#"{whole},"body":{other}}}"#)).expect("an object");
         assert!(matches!(parse(&forged), Err(ExpectedPlanError::RepeatedKeys(_))));
         assert!(parse(&whole.replace(r#""vmid":100"#, r#""vmid":100,"vmid":101"#)).is_err());

@@ -268,11 +268,9 @@ impl EnvironmentReader {
         let rules = config.rules.clone();
         let rules = match observed.provenance {
             Provenance::Live => {
+                circumstances.holds = guest_blocks(conditions);
                 let own_writes = own_writes(&conditions.writes, &observed.observation);
-                rules
-                    .with_machine(self.host.machine_identity())
-                    .with_grips_in(&desired.scope(), guest_blocks(conditions))
-                    .with_own_writes(own_writes)
+                rules.with_machine(self.host.machine_identity()).with_own_writes(own_writes)
             }
             Provenance::Replay => rules,
         };
@@ -292,7 +290,7 @@ pub(crate) fn find_undeclared_pending(desired: &Desired, observation: &Scoped) -
     desired.guests().iter().filter(has_undeclared).map(|guest| guest.vmid).collect()
 }
 
-/// Guests that get no step: a person holds them, or an operation on them is in flight or unresolved.
+/// Guests whose steps are refused: a person holds them, or an operation on them is in flight or unresolved.
 fn guest_blocks(conditions: &StoreConditions) -> Vec<GuestBlock> {
     let held = conditions.holds.iter().map(|hold| {
         let by = BlockedBy::Person { by: hold.by.to_string(), reason: hold.reason.to_string() };

@@ -14,9 +14,8 @@ use converger_core::evidence::{
 };
 use converger_core::failure::FailureCode;
 use converger_core::guest::{EnvironmentName, Vmid};
-use converger_core::plan::Verdict;
 use converger_core::refusal::{self, Refusal, RefusalReach};
-use converger_core::safety::Judged;
+use converger_core::safety::{Judged, JudgedVerdict};
 use converger_store::{Batch, StoreWrite};
 
 use crate::config;
@@ -69,8 +68,8 @@ const OPERATIONS_MAX: usize = 256;
 fn plan_refusals(judged: &Judged) -> impl Iterator<Item = (Option<Vmid>, &Refusal)> {
     let plan = judged.plan();
     let whole = plan.refusals().iter().chain(judged.judgement().refusals()).map(|refusal| (None, refusal));
-    let guests = plan.guests().filter_map(|(guest, verdict)| match verdict {
-        Verdict::Refused(refusals) => Some(refusals.iter().map(|refusal| (Some(guest.vmid), refusal))),
+    let guests = judged.guests().filter_map(|(guest, verdict)| match verdict {
+        JudgedVerdict::Refused(refusals) => Some(refusals.iter().map(|refusal| (Some(guest.vmid), refusal))),
         _ => None,
     });
     whole.chain(guests.flatten())

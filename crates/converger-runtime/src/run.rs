@@ -12,9 +12,8 @@ use converger_core::artifact::GuestOmission;
 use converger_core::desired::Desired;
 use converger_core::failure::FailureCode;
 use converger_core::guest::Vmid;
-use converger_core::plan::Verdict;
 use converger_core::refusal::Refusal;
-use converger_core::safety::{Judged, SafePlan};
+use converger_core::safety::{Judged, JudgedVerdict, SafePlan};
 use converger_engine::executor::{EngineError, ExecutionReport, RunOptions, RunSlot, RunSubmission};
 use converger_engine::schedule::OnFailure;
 use converger_store::{LIST_MAX, OperationFilter, StoreError, StoreReader as _};
@@ -146,7 +145,7 @@ impl Run {
     /// The guests that the plan refuses.
     #[must_use]
     pub fn refused_guests(&self) -> Vec<Vmid> {
-        let refused = self.planned.judged.plan().guests().filter(|(_, verdict)| matches!(verdict, Verdict::Refused(_)));
+        let refused = self.planned.judged.guests().filter(|(_, verdict)| matches!(verdict, JudgedVerdict::Refused(_)));
         refused.map(|(guest, _)| guest.vmid).collect()
     }
 
@@ -158,14 +157,14 @@ impl Run {
             return Question::Refused;
         }
         let plan = safe.plan();
-        if !plan.verdicts().iter().any(|verdict| matches!(verdict, Verdict::Steps(_))) {
+        if !safe.guests().any(|(_, verdict)| matches!(verdict, JudgedVerdict::Steps(_))) {
             return Question::NotNeeded;
         }
         if self.mode() == ApprovalMode::Shared {
             return Question::AnotherPerson;
         }
         let named = |guest: &converger_core::desired::DesiredGuest| Some(GoingDown { vmid: guest.vmid, name: plan.name_of(guest)?.into() });
-        Question::Confirm { going_down: guests_to_stop(plan).filter_map(named).collect(), left_out: self.refused_guests() }
+        Question::Confirm { going_down: guests_to_stop(safe).filter_map(named).collect(), left_out: self.refused_guests() }
     }
 
     fn admission(&self, confirmation: Confirmation) -> Admission {
@@ -347,11 +346,11 @@ fn confirmed_by(confirmation: &Confirmation) -> Option<&str> {
 
 /// Counts the guests that are refused and left out.
 fn count_refused(approved: &ApprovedPlan) -> u64 {
-    let refused = approved.plan().verdicts().iter().filter(|verdict| matches!(verdict, Verdict::Refused(_)));
+    let refused = approved.guests().filter(|(_, verdict)| matches!(verdict, JudgedVerdict::Refused(_)));
     u64::try_from(refused.count()).unwrap_or(u64::MAX)
 }
 
 fn count_steps(approved: &ApprovedPlan) -> usize {
-    let steps = approved.plan().verdicts().iter().map(|verdict| if let Verdict::Steps(steps) = verdict { steps.len() } else { 0 });
+    let steps = approved.guests().map(|(_, verdict)| if let JudgedVerdict::Steps(steps) = verdict { steps.len() } else { 0 });
     steps.sum()
 }

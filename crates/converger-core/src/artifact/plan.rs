@@ -6,7 +6,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-use super::{BUFFER_BYTES, Digest, HASH_BUFFER_BYTES, TeeHashWriter, write_json};
+use super::{BUFFER_BYTES, DecisionTables, Digest, HASH_BUFFER_BYTES, OWN_TABLES, TeeHashWriter, UsedRows, write_json};
 use crate::action::{Change, FieldChanges, InverseChange};
 use crate::apply::{GuestGuards, OperationTarget};
 use crate::audit::{PlanSummary, summarize_plan};
@@ -16,7 +16,7 @@ use crate::observe::{Note, ObservedGuest, Reading};
 use crate::plan::{PLANNER_VERSION, Plan, Step, Verdict};
 use crate::policy::{Circumstances, Limits};
 use crate::refusal::Refusal;
-use crate::safety::{Judged, Judgement};
+use crate::safety::{GuestJudgement, Judged, Judgement};
 
 /// Schema id of plan.json.
 pub const SCHEMA: &str = "converger.plan/1";
@@ -65,8 +65,13 @@ pub fn has_body_digest(plan_json: &str, digest: &Digest) -> bool {
 /// # Errors
 /// An error of the writer.
 pub fn write_body(out: &mut impl Write, plan: &Plan) -> io::Result<Digest> {
+    write_body_with(out, plan, OWN_TABLES)
+}
+
+/// Writes the body with the rows of these tables and returns its digest.
+pub(crate) fn write_body_with(out: &mut impl Write, plan: &Plan, tables: DecisionTables<'_>) -> io::Result<Digest> {
     let mut tee = BufWriter::with_capacity(HASH_BUFFER_BYTES, TeeHashWriter { hash: Sha256::new(), out });
-    write_json(&mut tee, &PlanBodyRow::from_plan(plan)?)?;
+    write_json(&mut tee, &PlanBodyRow::from_plan(plan, tables)?)?;
     let tee = tee.into_inner().map_err(io::IntoInnerError::into_error)?;
     Ok(Digest(tee.hash.finalize().into()))
 }
@@ -78,7 +83,7 @@ pub fn write_body(out: &mut impl Write, plan: &Plan) -> io::Result<Digest> {
 pub fn write_judgement(out: &mut impl Write, judgement: &Judgement) -> io::Result<Digest> {
     let (circumstances, limits, refusals) = (judgement.circumstances(), judgement.limits(), judgement.refusals());
     let mut tee = BufWriter::with_capacity(HASH_BUFFER_BYTES, TeeHashWriter { hash: Sha256::new(), out });
-    write_json(&mut tee, &JudgementContent { circumstances, limits, refusals })?;
+    write_json(&mut tee, &JudgementContent { circumstances, guests: judgement.guests(), limits, refusals })?;
     let tee = tee.into_inner().map_err(io::IntoInnerError::into_error)?;
     Ok(Digest(tee.hash.finalize().into()))
 }
@@ -99,6 +104,8 @@ struct PlanTrailerRow<'p> {
 #[derive(Serialize)]
 struct JudgementContent<'p> {
     circumstances: &'p Circumstances,
+    #[serde(skip_serializing_if = "<[GuestJudgement]>::is_empty")]
+    guests: &'p [GuestJudgement],
     limits: &'p Limits,
     refusals: &'p [Refusal],
 }
@@ -107,6 +114,8 @@ struct JudgementContent<'p> {
 struct JudgementRow<'p> {
     circumstances: &'p Circumstances,
     digest: Digest,
+    #[serde(skip_serializing_if = "<[GuestJudgement]>::is_empty")]
+    guests: &'p [GuestJudgement],
     limits: &'p Limits,
     refusals: &'p [Refusal],
 }
@@ -115,7 +124,7 @@ impl<'p> JudgementRow<'p> {
     fn from_judgement(judgement: &'p Judgement) -> io::Result<Self> {
         let (circumstances, limits, refusals) = (judgement.circumstances(), judgement.limits(), judgement.refusals());
         let digest = write_judgement(&mut io::sink(), judgement)?;
-        Ok(Self { circumstances, digest, limits, refusals })
+        Ok(Self { circumstances, digest, guests: judgement.guests(), limits, refusals })
     }
 }
 
@@ -133,16 +142,17 @@ struct PlanBodyRow<'p> {
 }
 
 impl<'p> PlanBodyRow<'p> {
-    fn from_plan(plan: &'p Plan) -> io::Result<Self> {
+    fn from_plan(plan: &'p Plan, tables: DecisionTables<'_>) -> io::Result<Self> {
+        let used = UsedRows::of_plan(plan, tables);
         Ok(Self {
-            catalogue_digest: super::catalogue_digest()?,
+            catalogue_digest: super::catalogue_digest(&used.catalogue)?,
             desired_digest: super::desired_digest(plan.desired())?,
             environment: plan.desired().environment(),
             guests: PlanGuestRows(plan),
             observation_digest: super::observation_digest(plan.observation())?,
             planner: PLANNER_VERSION,
             refusals: plan.refusals(),
-            rules_digest: super::rules_digest(plan.rules())?,
+            rules_digest: super::rules_digest(plan.rules(), &used.fields)?,
         })
     }
 }

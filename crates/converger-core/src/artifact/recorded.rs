@@ -13,14 +13,14 @@ use std::io;
 use serde_json::Value;
 
 use super::plan::{step_text, target_text};
-use super::write_body;
+use super::{write_body, write_judgement};
 use crate::apply::Operation;
-use crate::plan::Plan;
 use crate::refusal::Refusal;
+use crate::safety::Judged;
 
 pub use differences::{DifferenceKind, GuestDifference, StepDifference};
 
-/// The body of a recorded plan.
+/// The body of a recorded plan, with the guests that its judgement refuses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedPlan {
     environment: Value,
@@ -72,14 +72,28 @@ impl RecordedPlan {
         recorded
     }
 
-    /// The recorded form of a plan.
+    /// The plan as its recorded judgement leaves it: a guest that the judgement refuses has refusals instead of steps.
+    #[must_use]
+    pub fn with_judgement(mut self, judgement: &Value) -> Self {
+        for row in elements(judgement.get("guests")) {
+            let guest = row.get("vmid").and_then(Value::as_u64).and_then(|vmid| self.guests.get_mut(&vmid));
+            match guest {
+                Some(guest) => guest.refuse(row),
+                None => self.malformed_rows.push(format!("judgement of {}: the plan has no such guest", member(row, "vmid"))),
+            }
+        }
+        self
+    }
+
+    /// The recorded form of a judged plan.
     ///
     /// # Errors
     /// It cannot be written as JSON.
-    pub fn from_plan(plan: &Plan) -> io::Result<Self> {
-        let mut body = Vec::new();
-        write_body(&mut body, plan)?;
-        Ok(Self::from_body(&serde_json::from_slice(&body)?))
+    pub fn from_judged(judged: &Judged) -> io::Result<Self> {
+        let (mut body, mut judgement) = (Vec::new(), Vec::new());
+        write_body(&mut body, judged.plan())?;
+        write_judgement(&mut judgement, judged.judgement())?;
+        Ok(Self::from_body(&serde_json::from_slice(&body)?).with_judgement(&serde_json::from_slice(&judgement)?))
     }
 
     /// The differences between this plan and a later one, per guest; empty if both have the same steps on the same guests.
@@ -128,12 +142,19 @@ fn without_reason(mut step: Value) -> Value {
 impl RecordedGuest {
     fn from_row(row: &Value) -> Self {
         let identity = row.get("precondition").map_or(Value::Null, |precondition| member(precondition, "identity"));
-        let codes = elements(row.get("refusals")).filter_map(|refusal| refusal.get("code").and_then(Value::as_str));
-        let codes = codes.map(str::to_owned).collect();
+        let codes = refusal_codes(row);
         let (kind, name, verdict, steps) = (member(row, "kind"), member(row, "name"), member(row, "verdict"), member(row, "steps"));
         let found = row.get("precondition").map_or_else(String::new, Value::to_string);
         let step_texts = elements(Some(&steps)).map(|step| without_reason(step.clone()).to_string()).collect();
         Self { kind, name, verdict, steps, identity, precondition: found, step_texts, codes }
+    }
+
+    /// Replaces the steps by the refusals of a judgement.
+    fn refuse(&mut self, judgement: &Value) {
+        let Self { kind, name, .. } = self;
+        let (kind, name, codes) = (kind.take(), name.take(), refusal_codes(judgement));
+        let (verdict, precondition, step_texts) = (Value::from("refused"), String::new(), Vec::new());
+        *self = Self { kind, name, verdict, steps: Value::Null, identity: Value::Null, precondition, step_texts, codes };
     }
 
     /// Whether both rows agree on the guest and on what is done to it. Changed tags do not matter.
@@ -183,6 +204,11 @@ fn collect_differences(path: &str, then: &Value, now: &Value, found: &mut Vec<St
         (then, now) if then == now => {}
         (then, now) => found.push(format!("{path}: then {then}, now {now}")),
     }
+}
+
+/// The codes of the refusals in a row of a body or of a judgement.
+fn refusal_codes(row: &Value) -> Vec<String> {
+    elements(row.get("refusals")).filter_map(|refusal| refusal.get("code").and_then(Value::as_str)).map(str::to_owned).collect()
 }
 
 fn describe_step(step: &Value) -> String {
@@ -268,6 +294,24 @@ mod tests {
             "101: shutdown on web, steps 1 timeout_secs: then 60, now 600",
         ];
         assert_eq!(differences(&then, &plan_body(&[recycled, patient]), GuestOmission::Forbidden), expected);
+    }
+
+    #[test]
+    fn g15_a_guest_that_the_judgement_refuses_has_no_steps() {
+        let start = json!([{ "change": "start" }]);
+        let body = plan_body(&[guest_row(100, &start), guest_row(101, &start)]);
+        let judgement = json!({ "guests": [{ "vmid": 101, "refusals": [{ "code": "guest-held" }] }] });
+        let (free, held) = (RecordedPlan::from_body(&body), RecordedPlan::from_body(&body).with_judgement(&judgement));
+        assert_eq!(held.refusals(), BTreeSet::from([(101, "guest-held")]));
+        assert_eq!(held.differences(&free, GuestOmission::Forbidden), ["101: then web refused (guest-held), now start on web"]);
+        assert_eq!(held.differences(&held, GuestOmission::Forbidden), Vec::<String>::new());
+        assert_eq!(free.clone().with_judgement(&json!({})), free);
+    }
+
+    #[test]
+    fn a_judgement_of_another_guest_never_matches() {
+        let plan = RecordedPlan::from_body(&plan_body(&[])).with_judgement(&json!({ "guests": [{ "vmid": 101, "refusals": [] }] }));
+        assert_eq!(plan.differences(&plan, GuestOmission::Forbidden)[0], "judgement of 101: the plan has no such guest");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Admissibility, AdmissionBundle, AdmissionGate, Decision, DecisionInputs, LedgerEntry, LedgerFault, ParseConfig, check_admissibility,
+    Admissibility, AdmissionBundle, AdmissionGate, Decision, DecisionInputs, LedgerEntry, LedgerFault, ParseConfig, ReproduceError, check_admissibility,
 };
 use crate::apply::{RunId, Slug};
 use crate::approve::Confirmation;
@@ -39,6 +39,9 @@ pub struct RecordedAdmission {
     /// Codes of refusals of guests in its plan.
     guests: BTreeSet<(Vmid, Slug)>,
 }
+
+/// A plan and its judgement, by digest.
+pub(super) type JudgedPlanKey = (Digest, Option<Digest>);
 
 /// An approval of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,9 +135,13 @@ impl RecordedAdmission {
             Some(recorded) if recorded.plan != self.plan => return unlike("it is for another plan than that of the run"),
             Some(_) => {}
         }
-        let Some(AdmissionBundle { by, decision, admission, gates }) = AdmissionBundle::parse(bytes) else {
-            return unlike("its bundle is not valid");
+        let bundle = match AdmissionBundle::parse(bytes) {
+            Ok(bundle) => bundle,
+            Err(why) => return unlike(&format!("its bundle {why}")),
         };
+        let approvals: Vec<Approval> =
+            bundle.approvals().filter_map(|given| Approval::from_confirmation(given.clone(), bundle.decision.plan)).collect();
+        let AdmissionBundle { by, decision, admission, gates, .. } = bundle;
         if Some(&decision) != self.decision.as_ref() {
             return unlike("its bundle is for another decision");
         }
@@ -144,7 +151,7 @@ impl RecordedAdmission {
         if admission.now_ms != self.at_ms {
             return unlike("the time in its bundle is not that of the entry");
         }
-        if self.approvals != Vec::from_iter(Approval::from_confirmation(admission.confirmation, decision.plan)) {
+        if self.approvals != approvals {
             return unlike("the approvals in its bundle are not those before it in the ledger");
         }
         let refused: Vec<_> = gates.into_iter().filter(AdmissionGate::is_refused).collect();
@@ -166,12 +173,12 @@ impl RecordedAdmission {
         }
     }
 
-    /// The plan of the admission.
-    pub(super) fn plan(&self) -> Digest {
-        self.plan
+    /// The plan of the admission and the judgement of it, if an entry names one.
+    pub(super) fn judged_plan(&self) -> JudgedPlanKey {
+        (self.plan, self.decision.as_ref().map(|decision| decision.judgement))
     }
 
-    /// Checks that the entries before it refuse the same guests with the same codes as the plan.
+    /// Checks that the entries before it refuse the same guests with the same codes as the plan and its judgement.
     ///
     /// # Errors
     /// The first refusal that only one of them has.
@@ -198,6 +205,15 @@ impl RecordedAdmission {
         match check_admissibility(bytes, load_blob, understood) {
             found if found.word() == self.answer.as_str() => Ok(()),
             Admissibility::Broken(found) => Err(self.fault(found.code, &found.what)),
+            Admissibility::Undecidable(ReproduceError::UnknownGate { gate }) => {
+                let gate = gate.escape_debug();
+                let what = format!("its bundle has the gate `{gate}`, which this version does not have, so it cannot be decided again here");
+                Err(self.fault(FailureCode::OtherPlanner, &what))
+            }
+            Admissibility::Undecidable(ReproduceError::UnknownPolicy { digest }) => {
+                let what = format!("it depended on the policy {digest}, and this version evaluates no policy");
+                Err(self.fault(FailureCode::OtherPlanner, &what))
+            }
             found => {
                 let what = format!("the evidence gives `{}`, but `{}` is recorded", found.word(), self.answer.as_str());
                 Err(self.fault(FailureCode::DeterminismBreach, &what))

@@ -19,7 +19,7 @@ use crate::refusal::{self, Refusal, RefusalCode, RefusalReach};
 use crate::safety::Judged;
 
 /// Schema id of a bundle.
-pub const BUNDLE_SCHEMA: &str = "converger.bundle/1";
+pub const BUNDLE_SCHEMA: &str = "converger.bundle/2";
 
 /// The gate that refuses if a guest is refused and refused guests are not left out.
 const GUESTS_GATE: &str = "no-guest-refused";
@@ -49,8 +49,22 @@ pub struct AdmissionBundle {
     pub decision: Decision,
     /// What held at that moment, with the confirmation.
     pub admission: Admission,
-    /// The result of every gate, sorted by id.
+    /// Approvals besides that confirmation.
+    pub further_approvals: Vec<Confirmation>,
+    /// The result of every gate that the program had, sorted by id.
     pub gates: Vec<AdmissionGate>,
+    /// The policy that was evaluated, if there was one.
+    pub policy: Option<PolicyDecision>,
+}
+
+/// The result of a policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyDecision {
+    /// What it decided.
+    pub decision: String,
+    /// The digest of the policy.
+    pub digest: String,
 }
 
 /// The result of one gate.
@@ -83,7 +97,7 @@ pub enum Admissibility {
     Inadmissible(Vec<String>),
     /// The evidence is inconsistent.
     Broken(EvidenceFault),
-    /// Another planner made the plan, or other tables were in effect, so this program cannot decide.
+    /// Another planner made the plan, or rows or gates that it used are not those of this program, which therefore cannot decide.
     Undecidable(ReproduceError),
 }
 
@@ -126,7 +140,10 @@ impl From<ReproduceError> for Admissibility {
                 failure::FailureCode::DeterminismBreach,
                 format!("the same inputs gave the {part} {then} then and {now} now; they differ at byte {at}"),
             ),
-            other @ (ReproduceError::OtherPlanner { .. } | ReproduceError::OtherTables { .. }) => Self::Undecidable(other),
+            other @ (ReproduceError::OtherPlanner { .. }
+            | ReproduceError::OtherTables { .. }
+            | ReproduceError::UnknownGate { .. }
+            | ReproduceError::UnknownPolicy { .. }) => Self::Undecidable(other),
         }
     }
 }
@@ -136,7 +153,13 @@ impl AdmissionBundle {
     #[must_use]
     pub fn new(by: &str, decision: Decision, admission: Admission, causes: &[Refusal]) -> Self {
         let gates = build_gates(&causes.iter().map(Refusal::code).collect());
-        Self { by: by.into(), decision, admission, gates }
+        Self { by: by.into(), decision, admission, further_approvals: Vec::new(), gates, policy: None }
+    }
+
+    /// All approvals, in order, without a missing confirmation.
+    pub fn approvals(&self) -> impl Iterator<Item = &Confirmation> {
+        let all = std::iter::once(&self.admission.confirmation).chain(&self.further_approvals);
+        all.filter(|confirmation| **confirmation != Confirmation::None)
     }
 
     /// Its canonical form; the bundle is stored under the digest of it.
@@ -147,11 +170,31 @@ impl AdmissionBundle {
         serde_json::to_vec(&BundleRow::from_bundle(self)).map_err(io::Error::from)
     }
 
-    /// Parses a bundle strictly: `None` unless this program would write exactly these bytes.
-    #[must_use]
-    pub fn parse(bytes: &[u8]) -> Option<Self> {
-        let bundle = serde_json::from_slice::<BundleRow>(bytes).ok()?.into_bundle()?;
-        bundle.to_canonical_json().is_ok_and(|written| written == bytes).then_some(bundle)
+    /// Parses a bundle strictly: this program would write exactly these bytes.
+    ///
+    /// # Errors
+    /// Why it is not a bundle, as the end of a sentence about it.
+    pub fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let invalid = || "is not valid".to_owned();
+        check_bundle_schema(bytes)?;
+        let bundle = serde_json::from_slice::<BundleRow>(bytes).ok().and_then(BundleRow::into_bundle).ok_or_else(invalid)?;
+        let is_canonical = bundle.to_canonical_json().is_ok_and(|written| written == bytes);
+        let is_sorted = bundle.gates.is_sorted_by(|one, other| one.id < other.id);
+        if is_canonical && is_sorted { Ok(bundle) } else { Err(invalid()) }
+    }
+}
+
+/// Says so if the bytes are a bundle of another format.
+fn check_bundle_schema(bytes: &[u8]) -> Result<(), String> {
+    #[derive(Deserialize)]
+    struct SchemaRow {
+        schema: String,
+    }
+    match serde_json::from_slice::<SchemaRow>(bytes) {
+        Ok(SchemaRow { schema }) if schema.starts_with("converger.bundle/") && schema != BUNDLE_SCHEMA => {
+            Err(format!("has the format `{}`, and this version reads only `{BUNDLE_SCHEMA}`", schema.escape_debug()))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -175,8 +218,9 @@ fn build_gates(raised: &BTreeSet<RefusalCode>) -> Vec<AdmissionGate> {
 #[must_use]
 pub fn check_admissibility(bundle: &[u8], load_blob: impl Fn(Digest) -> Option<Vec<u8>>, understood: ParseConfig) -> Admissibility {
     let broken = |code, what: &str| Admissibility::Broken(EvidenceFault { code, what: what.into() });
-    let Some(bundle) = AdmissionBundle::parse(bundle) else {
-        return broken(failure::FailureCode::IntegrityViolation, "the bundle is not valid");
+    let bundle = match AdmissionBundle::parse(bundle) {
+        Ok(bundle) => bundle,
+        Err(why) => return broken(failure::FailureCode::IntegrityViolation, &format!("the bundle {why}")),
     };
     let reproduced = match reproduce(&bundle.decision, load_blob, understood) {
         Ok(reproduced) => reproduced,
@@ -200,11 +244,47 @@ pub fn check_admissibility(bundle: &[u8], load_blob: impl Fn(Digest) -> Option<V
     if bundle.admission.age_secs_max > Admission::AGE_SECS_MAX {
         return broken(failure::FailureCode::IntegrityViolation, "the bundle allows an older observation than any admission does");
     }
-    if build_gates(&causes) != bundle.gates {
-        return broken(failure::FailureCode::IntegrityViolation, "a gate is missing, or has another result than the evidence gives");
+    match compare_gates(&build_gates(&causes), &bundle.gates) {
+        Ok(()) => {}
+        Err(GateMismatch::Unknown(gate)) => return ReproduceError::UnknownGate { gate }.into(),
+        Err(GateMismatch::Differs(what)) => return broken(failure::FailureCode::IntegrityViolation, &what),
+    }
+    if let Some(PolicyDecision { digest, .. }) = bundle.policy {
+        return ReproduceError::UnknownPolicy { digest }.into();
     }
     let refused: Vec<String> = bundle.gates.into_iter().filter(AdmissionGate::is_refused).map(|gate| gate.id).collect();
     if refused.is_empty() { Admissibility::Admissible } else { Admissibility::Inadmissible(refused) }
+}
+
+/// Why recorded gates do not agree with the evidence.
+#[derive(Debug, PartialEq, Eq)]
+enum GateMismatch {
+    /// This program does not have the gate.
+    Unknown(String),
+    /// The evidence gives another result; a description.
+    Differs(String),
+}
+
+/// Compares recorded gates with those that the evidence gives here. Only recorded gates have to agree: a gate that was added later was not
+/// recorded, and must not refuse. A contradiction outweighs a gate that is unknown here.
+fn compare_gates(given: &[AdmissionGate], recorded: &[AdmissionGate]) -> Result<(), GateMismatch> {
+    let find = |gates: &[AdmissionGate], id: &str| gates.iter().position(|gate| gate.id == id);
+    let mut unknown = None;
+    for gate in recorded {
+        match find(given, &gate.id).and_then(|at| given.get(at)) {
+            None => unknown = unknown.or(Some(gate.id.clone())),
+            Some(own) if own == gate => {}
+            Some(own) => {
+                let result = gate.result.escape_debug();
+                let what = format!("gate `{}` is recorded as `{result}`, but the evidence gives `{}`", own.id, own.result);
+                return Err(GateMismatch::Differs(what));
+            }
+        }
+    }
+    if let Some(gate) = given.iter().find(|gate| gate.is_refused() && find(recorded, &gate.id).is_none()) {
+        return Err(GateMismatch::Differs(format!("gate `{}` refuses, but the bundle does not have it", gate.id)));
+    }
+    unknown.map_or(Ok(()), |gate| Err(GateMismatch::Unknown(gate)))
 }
 
 /// The stored form of a bundle; members are sorted by name.
@@ -215,6 +295,8 @@ struct BundleRow {
     authority: AuthorityRow,
     circumstances: AdmissionCircumstancesRow,
     gates: Vec<AdmissionGate>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    policy: Option<PolicyDecision>,
     proposal: ProposalRow,
     schema: String,
 }
@@ -272,24 +354,13 @@ const DECLINED: &str = "declined";
 
 impl BundleRow {
     fn from_bundle(bundle: &AdmissionBundle) -> Self {
-        let AdmissionBundle { by, decision: Decision { inputs, plan, judgement }, admission, gates } = bundle;
-        let approval = match &admission.confirmation {
-            Confirmation::None => None,
-            Confirmation::Declined { by } => Some(ApprovalRow { by: by.to_string(), how: DECLINED.into(), names: Vec::new(), plan: None }),
-            Confirmation::Typed { by, names } => {
-                let names = names.iter().map(|name| name.to_string()).collect();
-                Some(ApprovalRow { by: by.to_string(), how: TYPED.into(), names, plan: None })
-            }
-            Confirmation::FullDigest { by, digest } => {
-                Some(ApprovalRow { by: by.to_string(), how: DIGEST.into(), names: Vec::new(), plan: Some(digest.to_string()) })
-            }
-        };
+        let AdmissionBundle { by, decision: Decision { inputs, plan, judgement }, admission, gates, policy, .. } = bundle;
         let mode = if admission.mode == ApprovalMode::Solo { SOLO } else { SHARED };
         let provenance = if admission.provenance == Provenance::Live { LIVE } else { REPLAY };
         let refused_guests = if admission.refused == RefusedGuestPolicy::StopRun { STOP_ALL } else { LEFT_OUT };
         let Admission { age_secs_max, now_ms, .. } = *admission;
         Self {
-            approvals: approval.into_iter().collect(),
+            approvals: bundle.approvals().filter_map(ApprovalRow::from_confirmation).collect(),
             authority: AuthorityRow {
                 by: by.to_string(),
                 config: inputs.config.to_string(),
@@ -303,6 +374,7 @@ impl BundleRow {
                 refused_guests: refused_guests.into(),
             },
             gates: gates.clone(),
+            policy: policy.clone(),
             proposal: ProposalRow {
                 catalogue: inputs.catalogue.to_string(),
                 desired: inputs.desired.to_string(),
@@ -317,17 +389,16 @@ impl BundleRow {
     }
 
     fn into_bundle(self) -> Option<AdmissionBundle> {
-        let Self { mut approvals, authority, circumstances, gates, proposal, schema } = self;
+        let Self { approvals, authority, circumstances, gates, policy, proposal, schema } = self;
         let digest = |text: &str| Digest::parse(text);
         let one_of = |keyword: &str, yes: &str, no: &str| (keyword == yes || keyword == no).then_some(keyword == yes);
         let is_solo = one_of(&authority.mode, SOLO, SHARED)?;
         let is_live = one_of(&circumstances.provenance, LIVE, REPLAY)?;
         let is_stopped = one_of(&circumstances.refused_guests, STOP_ALL, LEFT_OUT)?;
-        let confirmation = match (approvals.pop(), approvals.is_empty()) {
-            (None, _) => Confirmation::None,
-            (Some(approval), true) => approval.into_confirmation()?,
-            (Some(_), false) => return None,
-        };
+        let mut approvals = approvals.into_iter().map(ApprovalRow::into_confirmation);
+        let confirmation = approvals.next().unwrap_or(Some(Confirmation::None))?;
+        let further_approvals = approvals.collect::<Option<Vec<_>>>()?;
+        let is_digest_valid = policy.as_ref().is_none_or(|policy| Digest::parse(&policy.digest).is_some());
         let inputs = DecisionInputs {
             program: proposal.program.into(),
             planner: proposal.planner,
@@ -346,11 +417,22 @@ impl BundleRow {
             now_ms: circumstances.now_ms,
             age_secs_max: circumstances.age_secs_max,
         };
-        (schema == BUNDLE_SCHEMA).then(|| AdmissionBundle { by: authority.by.into(), decision, admission, gates })
+        let by = authority.by.into();
+        (schema == BUNDLE_SCHEMA && is_digest_valid).then(|| AdmissionBundle { by, decision, admission, further_approvals, gates, policy })
     }
 }
 
 impl ApprovalRow {
+    fn from_confirmation(confirmation: &Confirmation) -> Option<Self> {
+        let row = |by: &str, how: &str, names: Vec<String>, plan| Some(Self { by: by.into(), how: how.into(), names, plan });
+        match confirmation {
+            Confirmation::None => None,
+            Confirmation::Declined { by } => row(by, DECLINED, Vec::new(), None),
+            Confirmation::Typed { by, names } => row(by, TYPED, names.iter().map(|name| name.to_string()).collect(), None),
+            Confirmation::FullDigest { by, digest } => row(by, DIGEST, Vec::new(), Some(digest.to_string())),
+        }
+    }
+
     fn into_confirmation(self) -> Option<Confirmation> {
         let by = self.by.into();
         match (self.how.as_str(), self.plan) {

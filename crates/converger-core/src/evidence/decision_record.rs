@@ -8,9 +8,8 @@ use std::io;
 use serde::Serialize;
 
 use super::DecisionInputs;
-use crate::action::CATALOGUE;
-use crate::artifact::{Digest, write_body, write_judgement, write_observation};
-use crate::normalize::TABLE;
+use crate::artifact::{DecisionTables, Digest, OWN_TABLES, UsedRows, write_body_with, write_judgement, write_observation};
+use crate::normalize::FieldRule;
 use crate::plan::PLANNER_VERSION;
 use crate::policy::{MachineIdentity, Rules};
 use crate::safety::Judged;
@@ -28,11 +27,11 @@ pub struct DecisionRecord {
     pub blobs: Vec<Vec<u8>>,
 }
 
-/// The stored rules: protection, the table of fields, and the machine that the program ran on. The machine is not part of a plan's digest,
-/// but affects the verdicts.
+/// The stored rules: protection, the rows of the table of fields that the plan uses, and the machine that the program ran on. The machine
+/// is not part of a plan's digest, but affects the verdicts.
 #[derive(Serialize)]
 struct RecordedRules<'r> {
-    fields: &'r [crate::normalize::FieldRule],
+    fields: &'r [&'r FieldRule],
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<&'r MachineIdentity>,
     protect: &'r Rules,
@@ -43,13 +42,24 @@ struct RecordedRules<'r> {
 /// # Errors
 /// A value cannot be written as JSON, which does not happen.
 pub fn record_decision(judged: &Judged, program: &str, config: Vec<u8>) -> io::Result<DecisionRecord> {
+    record_decision_with(judged, program, config, OWN_TABLES)
+}
+
+/// Collects the inputs of a judged plan, made under these tables.
+pub(super) fn record_decision_with(
+    judged: &Judged,
+    program: &str,
+    config: Vec<u8>,
+    tables: DecisionTables<'_>,
+) -> io::Result<DecisionRecord> {
     let plan = judged.plan();
     let (mut blobs, mut body, mut judgement, mut observation) = (vec![config], Vec::new(), Vec::new(), Vec::new());
-    write_body(&mut body, plan)?;
+    write_body_with(&mut body, plan, tables)?;
     write_judgement(&mut judgement, judged.judgement())?;
     write_observation(&mut observation, plan.observation())?;
-    let rules = RecordedRules { fields: &TABLE, host: plan.rules().machine(), protect: plan.rules() };
-    blobs.extend([serde_json::to_vec(plan.desired())?, observation, serde_json::to_vec(&rules)?, serde_json::to_vec(&CATALOGUE)?]);
+    let used = UsedRows::of_plan(plan, tables);
+    let rules = RecordedRules { fields: &used.fields, host: plan.rules().machine(), protect: plan.rules() };
+    blobs.extend([serde_json::to_vec(plan.desired())?, observation, serde_json::to_vec(&rules)?, serde_json::to_vec(&used.catalogue)?]);
     blobs.extend([body, judgement]);
     let mut digests = blobs.iter().map(|bytes| Digest::of_bytes(bytes));
     let mut next = || digests.next().ok_or_else(|| io::Error::other("one digest for each"));

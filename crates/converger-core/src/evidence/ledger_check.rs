@@ -6,6 +6,7 @@
 use std::collections::btree_map::Entry::{Occupied, Vacant};
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::admissions::JudgedPlanKey;
 use super::{AdmissionTracker, LedgerEntry, LedgerReplay, PrunedSet, RecordedAdmission, parse_entry};
 use crate::apply::{JournalRecord, OperationHistory, OperationId, OperationSource};
 use crate::artifact::{Digest, RecordedPlan};
@@ -151,7 +152,7 @@ impl LedgerCheck {
             if let Some(bytes) = load_blob(admission.bundle)? {
                 admission.check_bundle(&bytes)?;
             }
-            if let Some(plan) = plans.load_plan(admission.plan())? {
+            if let Some(plan) = plans.load_plan(admission.judged_plan())? {
                 admission.check_guest_refusals(plan)?;
             }
         }
@@ -159,18 +160,20 @@ impl LedgerCheck {
         Ok(pruned)
     }
 
-    /// Checks that every convergent operation is a step of the admitted plan, and that no step was started twice in one run: whatever its
+    /// Checks that every convergent operation is a step of the admitted plan that its judgement does not refuse, and that no step was started twice in one run: whatever its
     /// outcome, only a later run may plan it again.
     fn check_planned_operations<E: From<LedgerFault>, K: Fn(Digest) -> Result<Option<Vec<u8>>, E>>(
         &self,
         plans: &mut PlanCache<'_, K>,
     ) -> Result<(), E> {
         let mut steps = BTreeSet::new();
+        let judged_plans: BTreeMap<_, _> = self.recorded_admissions.iter().map(|own| (&own.run, own.judged_plan())).collect();
         let started = self.intents.iter().filter_map(|(id, index)| Some((self.replay.operations().get(id)?, *index)));
         for (OperationHistory { operation, .. }, index) in
             started.filter(|(history, _)| history.operation.source == OperationSource::Convergent)
         {
-            if !plans.load_plan(operation.plan)?.is_some_and(|plan| plan.contains_operation(operation)) {
+            let judged = judged_plans.get(&operation.run).copied().filter(|(plan, _)| *plan == operation.plan);
+            if !plans.load_plan(judged.unwrap_or((operation.plan, None)))?.is_some_and(|plan| plan.contains_operation(operation)) {
                 let what = format!("entry {index}: the operation {} is not a step of the plan {}", operation.id.as_str(), operation.plan);
                 return Err(LedgerFault { code: FailureCode::UnloggedExecution, index, what }.into());
             }
@@ -184,23 +187,27 @@ impl LedgerCheck {
     }
 }
 
-/// Plan bodies, each parsed once.
+/// Judged plans, each parsed once.
 struct PlanCache<'k, K> {
     blobs: &'k K,
-    read: BTreeMap<Digest, Option<RecordedPlan>>,
+    read: BTreeMap<JudgedPlanKey, Option<RecordedPlan>>,
 }
 
 impl<K> PlanCache<'_, K> {
-    /// The plan with this digest; `None` if nothing is stored under it that could be a plan.
-    fn load_plan<E>(&mut self, digest: Digest) -> Result<Option<&RecordedPlan>, E>
+    /// The plan with these digests; `None` if nothing is stored under them that could be a plan and its judgement.
+    fn load_plan<E>(&mut self, key: JudgedPlanKey) -> Result<Option<&RecordedPlan>, E>
     where
         K: Fn(Digest) -> Result<Option<Vec<u8>>, E>,
     {
-        Ok(match self.read.entry(digest) {
+        Ok(match self.read.entry(key) {
             Occupied(plan) => plan.into_mut().as_ref(),
             Vacant(vacant) => {
-                let body = (self.blobs)(digest)?.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-                vacant.insert(body.as_ref().map(RecordedPlan::from_body)).as_ref()
+                let (plan, judgement) = key;
+                let load = |digest: Digest| Ok((self.blobs)(digest)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()));
+                let body: Option<serde_json::Value> = load(plan)?;
+                let judgement = judgement.map_or_else(|| Ok(Some(serde_json::Value::Null)), load)?;
+                let plan = body.zip(judgement).map(|(body, judgement)| RecordedPlan::from_body(&body).with_judgement(&judgement));
+                vacant.insert(plan).as_ref()
             }
         })
     }

@@ -11,10 +11,10 @@ use serde::Deserialize;
 use super::DecisionInputs;
 use super::config::ParseConfig;
 use crate::approve::ApprovalMode;
-use crate::artifact::{Digest, catalogue_digest, write_body, write_judgement, write_observation};
+use crate::artifact::{DecisionTables, Digest, OWN_TABLES, UsedRows, has_rows, write_body_with, write_judgement, write_observation};
 use crate::desired::{self, Desired};
 use crate::guest::Vmid;
-use crate::normalize::{Field, TABLE};
+use crate::normalize::Field;
 use crate::observe::{self, Scoped};
 use crate::plan::{PLANNER_VERSION, plan};
 use crate::policy::{BlockedBy, Circumstances, GuestBlock, Limits, MachineIdentity, MachineMark, OwnWrite, Rules};
@@ -29,9 +29,9 @@ pub enum DecisionPart {
     Desired,
     /// The observation.
     Observation,
-    /// The protection rules, the table of fields, and the machine.
+    /// The protection rules, the rows of the table of fields that the decision uses, and the machine.
     Rules,
-    /// The catalogue of actions.
+    /// The rows of the catalogue of actions that the decision uses.
     Catalogue,
     /// The body of the plan.
     Plan,
@@ -124,10 +124,20 @@ pub enum ReproduceError {
         /// The version of the planner in this program.
         now: u32,
     },
-    /// Another table of fields or catalogue of actions was in effect.
+    /// A row of the table of fields or of the catalogue that the decision uses is missing or different here.
     OtherTables {
         /// Which of the two.
         part: DecisionPart,
+    },
+    /// The admission recorded a gate that this program does not have.
+    UnknownGate {
+        /// The id of the gate.
+        gate: String,
+    },
+    /// The admission depended on a policy, and this program evaluates none.
+    UnknownPolicy {
+        /// The digest of the policy.
+        digest: String,
     },
     /// The same inputs give another result. This must never happen.
     Breach {
@@ -151,6 +161,7 @@ pub struct ReplayableDecision {
     limits: Limits,
     circumstances: Circumstances,
     mode: Option<ApprovalMode>,
+    recorded_fields: Vec<serde_json::Value>,
 }
 
 /// Recomputes a decision and compares it byte by byte. `load_blob` returns the stored bytes of a digest; `understood` parses the
@@ -163,21 +174,44 @@ pub fn reproduce(
     load_blob: impl Fn(Digest) -> Option<Vec<u8>>,
     understood: ParseConfig,
 ) -> Result<ReplayableDecision, ReproduceError> {
+    reproduce_with(decision, load_blob, understood, OWN_TABLES)
+}
+
+/// Recomputes a decision under these tables.
+pub(super) fn reproduce_with(
+    decision: &Decision,
+    load_blob: impl Fn(Digest) -> Option<Vec<u8>>,
+    understood: ParseConfig,
+    tables: DecisionTables<'_>,
+) -> Result<ReplayableDecision, ReproduceError> {
     if decision.inputs.planner != PLANNER_VERSION {
         return Err(ReproduceError::OtherPlanner { then: decision.inputs.planner, now: PLANNER_VERSION });
     }
     let whole = |part| load_part(decision, part, &load_blob);
-    let reproduced = load_decision(decision, whole, understood)?;
+    let reproduced = load_decision(whole, understood, tables)?;
     let judged = reproduced.decide();
+    check_used_rows(decision, &reproduced, &UsedRows::of_plan(judged.plan(), tables))?;
     let written = |write: &dyn Fn(&mut Vec<u8>) -> io::Result<Digest>, part| {
         let mut bytes = Vec::new();
         write(&mut bytes).map(|_| bytes).map_err(|error| ReproduceError::Unreadable { part, why: error.to_string() })
     };
-    let body = written(&|out| write_body(out, judged.plan()), DecisionPart::Plan)?;
+    let body = written(&|out| write_body_with(out, judged.plan(), tables), DecisionPart::Plan)?;
     check_same_bytes(DecisionPart::Plan, &whole(DecisionPart::Plan)?, &body)?;
     let judgement = written(&|out| write_judgement(out, judged.judgement()), DecisionPart::Judgement)?;
     check_same_bytes(DecisionPart::Judgement, &whole(DecisionPart::Judgement)?, &judgement)?;
     Ok(reproduced)
+}
+
+/// Checks that exactly the rows that the decision uses are stored with it.
+fn check_used_rows(decision: &Decision, reproduced: &ReplayableDecision, used: &UsedRows<'_>) -> Result<(), ReproduceError> {
+    let differing = |part| Err(unreadable_error(part, "its rows are not those that the decision uses".into()));
+    if Digest::of_value(&used.catalogue).ok() != Some(decision.inputs.catalogue) {
+        return differing(DecisionPart::Catalogue);
+    }
+    if serde_json::to_value(&used.fields).ok().as_ref().and_then(serde_json::Value::as_array) != Some(&reproduced.recorded_fields) {
+        return differing(DecisionPart::Rules);
+    }
+    Ok(())
 }
 
 fn check_same_bytes(part: DecisionPart, then: &[u8], now: &[u8]) -> Result<(), ReproduceError> {
@@ -205,15 +239,15 @@ fn first_message(faults: &crate::document::Diagnostics) -> String {
 
 /// Parses the inputs of a decision.
 fn load_decision(
-    decision: &Decision,
     whole: impl Fn(DecisionPart) -> Result<Vec<u8>, ReproduceError>,
     understood: ParseConfig,
+    tables: DecisionTables<'_>,
 ) -> Result<ReplayableDecision, ReproduceError> {
-    whole(DecisionPart::Catalogue)?;
-    if catalogue_digest().ok() != Some(decision.inputs.catalogue) {
+    let catalogue: Vec<serde_json::Value> = parse_json(DecisionPart::Catalogue, &whole(DecisionPart::Catalogue)?)?;
+    if !has_rows(tables.catalogue, &catalogue) {
         return Err(ReproduceError::OtherTables { part: DecisionPart::Catalogue });
     }
-    let rules = parse_rules(&whole(DecisionPart::Rules)?)?;
+    let (rules, recorded_fields) = parse_rules(&whole(DecisionPart::Rules)?, tables)?;
     let bytes = whole(DecisionPart::Desired)?;
     let desired = desired::parse_normal(&bytes).map_err(|faults| unreadable_error(DecisionPart::Desired, first_message(&faults)))?;
     let bytes = whole(DecisionPart::Observation)?;
@@ -227,15 +261,13 @@ fn load_decision(
             "it contains more than the decision used, or is not in canonical form".into(),
         ));
     }
-    let held: JudgementInputsRow = parse_json(DecisionPart::Judgement, &whole(DecisionPart::Judgement)?)?;
-    let JudgementInputsRow { limits: RecordedLimitsRow { guests, percent, stops }, circumstances, .. } = held;
-    let (limits, circumstances) = (Limits { guests, percent, stops }, Circumstances { freeze: circumstances.freeze });
+    let (limits, circumstances) = parse_judgement_inputs(&whole(DecisionPart::Judgement)?)?;
     let in_force = understood(&whole(DecisionPart::Config)?).map_err(|why| unreadable_error(DecisionPart::Config, why))?;
     in_force
         .check_agreement(desired.environment(), &rules, limits, &circumstances)
         .map_err(|why| unreadable_error(DecisionPart::Config, why.into()))?;
     let (desired, observation, rules) = (Arc::new(desired), Arc::new(scoped), Arc::new(rules));
-    Ok(ReplayableDecision { desired, observation, rules, limits, circumstances, mode: in_force.mode })
+    Ok(ReplayableDecision { desired, observation, rules, limits, circumstances, mode: in_force.mode, recorded_fields })
 }
 
 fn unreadable_error(part: DecisionPart, why: String) -> ReproduceError {
@@ -275,8 +307,7 @@ impl ReplayableDecision {
     #[must_use]
     pub fn with_rules_and_limits(&self, rules: &Rules, limits: Limits) -> Self {
         let host = self.rules.machine().cloned().unwrap_or_default();
-        let rules =
-            rules.clone().with_machine(host).with_blocks(self.rules.blocks().to_vec()).with_own_writes(self.rules.own_writes().to_vec());
+        let rules = rules.clone().with_machine(host).with_own_writes(self.rules.own_writes().to_vec());
         Self { rules: Arc::new(rules), limits, ..self.clone() }
     }
 
@@ -292,6 +323,8 @@ impl ReplayableDecision {
 #[serde(deny_unknown_fields)]
 struct JudgementInputsRow {
     circumstances: CircumstancesRow,
+    #[serde(rename = "guests", default)]
+    _guests: serde::de::IgnoredAny,
     limits: RecordedLimitsRow,
     #[serde(rename = "refusals")]
     _refusals: serde::de::IgnoredAny,
@@ -301,6 +334,8 @@ struct JudgementInputsRow {
 #[serde(deny_unknown_fields)]
 struct CircumstancesRow {
     freeze: Option<String>,
+    #[serde(default)]
+    holds: Vec<GuestBlockRow>,
 }
 
 #[derive(Deserialize)]
@@ -314,7 +349,7 @@ struct RecordedLimitsRow {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RecordedRulesRow {
-    fields: serde_json::Value,
+    fields: Vec<serde_json::Value>,
     #[serde(default)]
     host: Option<MachineIdentityRow>,
     protect: RecordedProtectRow,
@@ -326,9 +361,6 @@ struct RecordedProtectRow {
     ids: Vec<u32>,
     names: Vec<String>,
     tags: Vec<String>,
-    #[serde(default)]
-    #[serde(rename = "grips")]
-    blocks: Vec<GuestBlockRow>,
     #[serde(default)]
     own_writes: Vec<OwnWriteRow>,
 }
@@ -371,31 +403,45 @@ enum MachineMarkRow {
     HardwareAddresses,
 }
 
-/// Parses the rules; an error if they were made for another table of fields.
-fn parse_rules(bytes: &[u8]) -> Result<Rules, ReproduceError> {
-    let row: RecordedRulesRow = parse_json(DecisionPart::Rules, bytes)?;
-    if serde_json::to_value(TABLE.as_slice()).ok() != Some(row.fields) {
-        return Err(ReproduceError::OtherTables { part: DecisionPart::Rules });
-    }
-    let no_id = || unreadable_error(DecisionPart::Rules, "it contains an invalid guest id".into());
-    let vmid = |number: u32| Vmid::new(u64::from(number)).ok_or_else(no_id);
-    let ids = row.protect.ids.into_iter().map(vmid).collect::<Result<Vec<_>, _>>()?;
+/// Parses what a plan was judged against.
+fn parse_judgement_inputs(bytes: &[u8]) -> Result<(Limits, Circumstances), ReproduceError> {
+    let row: JudgementInputsRow = parse_json(DecisionPart::Judgement, bytes)?;
+    let JudgementInputsRow { limits: RecordedLimitsRow { guests, percent, stops }, circumstances, .. } = row;
     let to_block = |block: GuestBlockRow| {
         let by = match block.by {
             BlockedByRow::Person { by, reason } => BlockedBy::Person { by, reason },
             BlockedByRow::Operation(id) => BlockedBy::Operation(id),
         };
-        vmid(block.vmid).map(|vmid| GuestBlock { vmid, by })
+        parse_vmid(DecisionPart::Judgement, block.vmid).map(|vmid| GuestBlock { by, vmid })
     };
-    let blocks = row.protect.blocks.into_iter().map(to_block).collect::<Result<Vec<_>, _>>()?;
+    let holds = circumstances.holds.into_iter().map(to_block).collect::<Result<Vec<_>, _>>()?;
+    Ok((Limits { guests, percent, stops }, Circumstances { freeze: circumstances.freeze, holds }))
+}
+
+fn parse_vmid(part: DecisionPart, number: u32) -> Result<Vmid, ReproduceError> {
+    Vmid::new(u64::from(number)).ok_or_else(|| unreadable_error(part, "it contains an invalid guest id".into()))
+}
+
+/// Parses the rules, with the rows of fields that were stored; an error if one of those is not in the table.
+fn parse_rules(bytes: &[u8], tables: DecisionTables<'_>) -> Result<(Rules, Vec<serde_json::Value>), ReproduceError> {
+    let row: RecordedRulesRow = parse_json(DecisionPart::Rules, bytes)?;
+    if !has_rows(tables.fields, &row.fields) {
+        return Err(ReproduceError::OtherTables { part: DecisionPart::Rules });
+    }
+    let vmid = |number: u32| parse_vmid(DecisionPart::Rules, number);
+    let ids = row.protect.ids.into_iter().map(vmid).collect::<Result<Vec<_>, _>>()?;
     let no_field = || unreadable_error(DecisionPart::Rules, "it contains an unknown field".into());
     let own_write = |own: OwnWriteRow| {
         let field = Field::from_word(&own.field).ok_or_else(no_field)?;
         vmid(own.vmid).map(|vmid| OwnWrite { field, value: own.value, vmid })
     };
     let own_writes = row.protect.own_writes.into_iter().map(own_write).collect::<Result<Vec<_>, _>>()?;
-    let rules = Rules::new(ids, row.protect.names, row.protect.tags).with_blocks(blocks).with_own_writes(own_writes);
-    Ok(row.host.map_or_else(|| rules.clone(), |row| rules.clone().with_machine(build_machine(row))))
+    let rules = Rules::new(ids, row.protect.names, row.protect.tags).with_own_writes(own_writes);
+    let rules = match row.host {
+        Some(host) => rules.with_machine(build_machine(host)),
+        None => rules,
+    };
+    Ok((rules, row.fields))
 }
 
 fn build_machine(row: MachineIdentityRow) -> MachineIdentity {
@@ -406,3 +452,6 @@ fn build_machine(row: MachineIdentityRow) -> MachineIdentity {
     let host = MachineIdentity::new(row.macs, row.uuids).with_unreadable(unread);
     if row.has_device { host.with_device() } else { host }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,7 @@ use crate::desired::{DesiredGuest, DesiredSetting, RestartPolicy, StopMethod};
 use crate::guest::{GuestKind, RunState};
 use crate::normalize::{self, Field, FieldValue};
 use crate::observe::{ObservedGuest, ObservedStatus, PendingChange, Reading, Scoped, Seen};
-use crate::policy::{GuestBlock, HOLD_TAG, OwnGuest, Rules};
+use crate::policy::{HOLD_TAG, OwnGuest, Rules};
 use crate::refusal::Refusal;
 
 pub(super) fn verdict(guest: &DesiredGuest, listed: Option<&ObservedGuest>, observation: &Scoped, rules: &Rules) -> Verdict {
@@ -172,7 +172,6 @@ fn check_guards(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules
     if let Some(tag) = row.current_and_pending_tags().find(|tag| tag.eq_ignore_ascii_case(HOLD_TAG)) {
         refusals.push(Refusal::guest_held(tag));
     }
-    refusals.extend(rules.blocks_on(guest.vmid).map(GuestBlock::refusal));
     let foreign = foreign_pending_keys(guest, row, rules);
     if !foreign.is_empty() {
         refusals.push(Refusal::config_pending(foreign));

@@ -49,7 +49,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalReach::Run,
         "the cluster had no quorum",
         "Without quorum a node responds from its last known state, which may be out of date. Nothing is decided on such an observation.",
-        "Bring back enough nodes that `pvecm status` says `Quorate: Yes`, then take a new reading.",
+        "Bring back enough nodes that `pvecm status` says `Quorate: Yes`, then plan again.",
     ),
     entry(
         RefusalCode::ObservationIncomplete,
@@ -58,7 +58,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalReach::Run,
         "the list of guests is incomplete",
         "The list of guests may lack some. A guest that is not in it is then unknown and not missing, and the rest of the list may be unreliable too.",
-        "Find out why the list is incomplete (permissions of the token, a node that does not answer), then take a new reading.",
+        "Find out why the list is incomplete (permissions of the token, a node that does not answer), then plan again.",
     ),
     entry(
         RefusalCode::GuestUnknown,
@@ -67,7 +67,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalReach::Guest,
         "the run-state of the guest is unknown",
         "The observation has no reliable status of the guest, or is incomplete and does not list it. Unknown is neither stopped nor missing, so nothing is planned.",
-        "Resolve the cause in the evidence (such as a node that is offline), then take a new reading.",
+        "Resolve the cause in the evidence (such as a node that is offline), then plan again.",
     ),
     entry(
         RefusalCode::GuestMissing,
@@ -94,7 +94,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalReach::Guest,
         "the guest has a different name",
         "The guest with the declared id has a different name, which may mean that the id was reused. Names are compared letter by letter.",
-        "If it is the right guest, change `name` in the declared state to the observed one, but mind that the declared name may be what protects it; if not, correct `vmid`.",
+        "If it is the right guest, change `name` in the declared state to the observed one; check first whether the declared name protects it. Otherwise correct `vmid`.",
     ),
     entry(
         RefusalCode::IdentityMismatch,
@@ -103,7 +103,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalReach::Guest,
         "the guest's birth marks are not the pinned ones",
         "The declared state pins the birth marks of the guest, and the guest with this id has different ones: it was created again, restored or cloned under the same id.",
-        "Make sure which guest is meant; if it is this one, pin its marks anew: `converger pin desired.yaml --repin <vmid>`.",
+        "Check which guest is meant. If it is this one, replace its pinned marks: `converger pin desired.yaml --repin <vmid>`.",
     ),
     entry(
         RefusalCode::NodeOffline,
@@ -112,7 +112,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalReach::Guest,
         "the guest's node is offline",
         "The status of a guest on a node that does not respond is out of date: Proxmox keeps the last status for minutes after a node fails.",
-        "Bring the node back, or let high availability recover the guest elsewhere, then take a new reading.",
+        "Bring the node back, or let high availability recover the guest elsewhere, then plan again.",
     ),
     entry(
         RefusalCode::ConfigUnreadable,
@@ -121,7 +121,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalReach::Guest,
         "the guest's config was not read",
         "Config keys of the guest are declared, but the observation does not have them. A value that was not read is not assumed to be the default.",
-        "Give the token `VM.Audit` on the guest, or take a reading that includes its config.",
+        "Give the token `VM.Audit` on the guest. If the observation is a recording, record one that includes the config.",
     ),
     entry(
         RefusalCode::GuardUnread,
@@ -130,7 +130,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalReach::Guest,
         "a value that decides whether a step is safe was not read",
         "Lock, high availability, template, protection, tags and pending changes decide whether a step is safe, and pinned birth marks decide whether it is the right guest. At least one of them was not read.",
-        "Take a reading that includes the fields in the evidence.",
+        "Let the token read the fields in the evidence; `converger doctor` names missing privileges. If the observation is a recording, record one that includes them.",
     ),
     entry(
         RefusalCode::GuestLocked,
@@ -139,7 +139,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalReach::Guest,
         "Proxmox holds a lock on the guest",
         "A backup, migration, snapshot or other task is working on the guest, or died while it was. This program never clears or ignores a lock.",
-        "Wait for the task to end; if none runs any more, `qm unlock` or `pct unlock` is yours to decide.",
+        "Wait for the task to end. If no task runs any more, remove the lock with `qm unlock` or `pct unlock`.",
     ),
     entry(
         RefusalCode::GuestTemplate,
@@ -148,7 +148,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalReach::Guest,
         "the guest is a template",
         "A template does not run, and changing it would change every guest that is cloned from it later.",
-        "Remove it from the declared state, or change the template by hand.",
+        "Remove it from the declared state, or change the template in Proxmox.",
     ),
     entry(
         RefusalCode::HaOwned,
@@ -157,7 +157,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalReach::Guest,
         "high availability owns the guest",
         "The high-availability manager keeps this guest in its configured state, and would undo or overtake a power change. While it moves or recovers the guest, nothing else is done to it.",
-        "Wait until it has settled if it is being moved; change its state in high availability; or leave `state` (and `restart`) out of the declared state.",
+        "If it is being moved, wait until that ends. Otherwise change its state in high availability, or leave `state` and `restart` out of the declared state.",
     ),
     entry(
         RefusalCode::GuestHeld,
@@ -193,7 +193,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalReach::Guest,
         "the guest is protected from interruption",
         "A step would reboot or stop a guest that is protected by its declared or observed name, a tag, Proxmox's own protection or the list of ids. No approval and no option lifts this.",
-        "Do it by hand if it must be done. The evidence says what protects it: a name, a tag or the flag is changed on the guest, a listed id in converger.toml.",
+        "Interrupt the guest in Proxmox, or remove what protects it first. The evidence names the protection: change a name, a tag or the protection flag on the guest, and a listed id in converger.toml.",
     ),
     entry(
         RefusalCode::OwnGuestUntold,
@@ -211,7 +211,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalReach::Guest,
         "the change would remove the protection of the guest",
         "The declared tags lack a tag that protects the guest. This program never removes protection.",
-        "Keep the tag in the declared list, or remove it from the guest by hand.",
+        "Keep the tag in the declared list, or remove it from the guest in Proxmox.",
     ),
     entry(
         RefusalCode::DependencyRefused,
@@ -238,7 +238,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalReach::Guest,
         "a guest that comes after this one is not known to be stopped",
         "The guest is to be stopped, but others that name it in `after` run, are declared to run, or are unknown, and this plan does not stop them first.",
-        "See to it that those guests are stopped and declared so, or remove this guest from their `after`.",
+        "Stop those guests and declare them as stopped, or remove this guest from their `after`.",
     ),
     entry(
         RefusalCode::LimitGuests,

@@ -8,8 +8,9 @@ use crate::guest::{RunState, Vmid};
 use crate::normalize::{Field, FieldValue};
 use crate::observe::{Observation, ObservedGuest, ObservedStatus, PendingChange, Reading};
 use crate::plan::{Plan, Step, Verdict};
-use crate::policy::{HOLD_TAG, OwnGuest, OwnWrite, Rules};
+use crate::policy::{Circumstances, HOLD_TAG, OwnGuest, OwnWrite, Rules};
 use crate::refusal::Refusal;
+use crate::safety::GuestJudgement;
 
 /// Whether the steps of a guest break a guarantee.
 type GuaranteeCheck = fn(&GuestCase<'_>) -> bool;
@@ -28,18 +29,22 @@ struct GuestCase<'p> {
     row: Option<&'p ObservedGuest>,
     observation: &'p Observation,
     rules: &'p Rules,
+    /// Whether the guest is held although the judgement leaves it its steps.
+    is_held: bool,
 }
 
-pub(super) fn find_violations(plan: &Plan) -> Vec<Refusal> {
-    let found = CHECKS.iter().map(|(guarantee, check)| (*guarantee, guests_breaking(plan, *check)));
+/// The guarantees that the steps of a plan break. `refused` are the guests whose steps the judgement refuses because of holds.
+pub(super) fn find_violations(plan: &Plan, circumstances: &Circumstances, refused: &[GuestJudgement]) -> Vec<Refusal> {
+    let is_held = |vmid: Vmid| circumstances.holds_on(vmid).next().is_some() && refused.iter().all(|guest| guest.vmid != vmid);
+    let found = CHECKS.iter().map(|(guarantee, check)| (*guarantee, guests_breaking(plan, &is_held, *check)));
     found.filter(|(_, guests)| !guests.is_empty()).map(|(guarantee, guests)| Refusal::guarantee_broken(guarantee, guests)).collect()
 }
 
-fn guests_breaking(plan: &Plan, is_broken: GuaranteeCheck) -> Vec<Vmid> {
+fn guests_breaking(plan: &Plan, is_held: &dyn Fn(Vmid) -> bool, is_broken: GuaranteeCheck) -> Vec<Vmid> {
     let cases = plan.desired().guests().iter().zip(plan.verdicts()).filter_map(|(guest, verdict)| match verdict {
         Verdict::Steps(steps) => {
             let observation = plan.observation();
-            Some(GuestCase { guest, steps, row: observation.find(guest.vmid), observation, rules: plan.rules() })
+            Some(GuestCase { guest, steps, row: observation.find(guest.vmid), observation, rules: plan.rules(), is_held: is_held(guest.vmid) })
         }
         _ => None,
     });
@@ -146,8 +151,7 @@ impl GuestCase<'_> {
     fn is_blocked(&self) -> bool {
         let Some(row) = self.row else { return false };
         let locked = matches!(row.lock, Reading::Read(Some(_)));
-        let gripped = self.rules.blocks_on(self.guest.vmid).next().is_some();
-        let held = gripped || row.current_and_pending_tags().any(|tag| tag.eq_ignore_ascii_case(HOLD_TAG));
+        let held = self.is_held || row.current_and_pending_tags().any(|tag| tag.eq_ignore_ascii_case(HOLD_TAG));
         locked || held || row.template == Reading::Read(true) || self.is_ha_owned(row) || self.has_foreign_pending(row)
     }
 
@@ -182,7 +186,7 @@ mod tests {
     use crate::guest::RunState;
     use crate::normalize::{ChangeEffect, WordSet};
     use crate::plan::StepReason;
-    use crate::policy::{MachineIdentity, MachineMark, Rules};
+    use crate::policy::{BlockedBy, GuestBlock, MachineIdentity, MachineMark, Rules};
     use crate::refusal::{Datum, RefusalCode};
     use crate::testing::TestWorld;
 
@@ -256,10 +260,14 @@ mod tests {
         world.parse().expect("it parses").plan().with_verdicts(vec![steps])
     }
 
+    fn find_violations_without_holds(plan: &Plan) -> Vec<Refusal> {
+        find_violations(plan, &Circumstances::default(), &[])
+    }
+
     #[track_caller]
     fn check(world: &TestWorld, change: Change, broken: &[&str]) {
         let plan = forged_plan(world, vec![change.clone()]);
-        let found = find_violations(&plan);
+        let found = find_violations_without_holds(&plan);
         let names: Vec<&str> = found.iter().map(guarantee_of).collect();
         assert_eq!(names, broken, "{change:?} on {}", world.observation);
     }
@@ -377,7 +385,7 @@ mod tests {
     #[test]
     fn g3_detects_an_interruption_after_a_harmless_step() {
         let plan = forged_plan(&world_named("prod-db"), vec![set_cores(), Change::Start, Change::Stop]);
-        assert_eq!(find_violations(&plan).iter().map(guarantee_of).collect::<Vec<_>>(), ["G3"]);
+        assert_eq!(find_violations_without_holds(&plan).iter().map(guarantee_of).collect::<Vec<_>>(), ["G3"]);
     }
 
     #[test]
@@ -388,6 +396,16 @@ mod tests {
         check(&protected, set_tags(&["prod"]), &[]);
         check(&world_with_row("tags", json!(["Prod"])), set_tags(&["prod"]), &["G3"]);
         check(&world_with_row("tags", json!(["production"])), set_tags(&[]), &[]);
+    }
+
+    #[test]
+    fn g12_detects_a_step_that_a_hold_should_have_refused() {
+        let (plan, vmid) = (forged_plan(&sample_world(), vec![Change::Start]), Vmid::new(100).expect("an id"));
+        let hold = GuestBlock { by: BlockedBy::Operation("run-0".into()), vmid };
+        let held = Circumstances { freeze: None, holds: vec![hold.clone()] };
+        assert_eq!(find_violations(&plan, &held, &[]).iter().map(guarantee_of).collect::<Vec<_>>(), ["G12"]);
+        let refused = GuestJudgement { refusals: vec![hold.refusal()], vmid };
+        assert_eq!(find_violations(&plan, &held, &[refused]), []);
     }
 
     #[test]
@@ -429,7 +447,7 @@ mod tests {
     #[test]
     fn g3_detects_a_second_write_that_removes_a_protecting_tag() {
         let plan = forged_plan(&world_with_row("tags", json!(["prod"])), vec![set_tags(&["prod", "web"]), set_tags(&["web"])]);
-        assert_eq!(find_violations(&plan).iter().map(guarantee_of).collect::<Vec<_>>(), ["G3"]);
+        assert_eq!(find_violations_without_holds(&plan).iter().map(guarantee_of).collect::<Vec<_>>(), ["G3"]);
     }
 
     #[test]
@@ -437,7 +455,7 @@ mod tests {
         let mut world = world_with_row("tags", json!(["prod"]));
         world.observation["guests"][0]["lock"] = json!("backup");
         world.observation["quorate"] = json!(false);
-        let names: Vec<String> = find_violations(&forged_plan(&world, vec![set_tags(&[]), Change::Stop]))
+        let names: Vec<String> = find_violations_without_holds(&forged_plan(&world, vec![set_tags(&[]), Change::Stop]))
             .iter()
             .map(|refusal| guarantee_of(refusal).to_owned())
             .collect();

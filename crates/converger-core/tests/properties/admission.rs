@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use converger_core::approve::{Admission, Admitted, ApprovalMode, Confirmation, RefusedGuestPolicy, admit};
 use converger_core::artifact::{Digest, Provenance};
 use converger_core::evidence::{
-    Admissibility, AdmissionBundle, Decision, DecisionPart, EvidenceFault, check_admissibility, record_decision,
+    Admissibility, AdmissionBundle, AdmissionGate, Decision, DecisionPart, EvidenceFault, PolicyDecision, ReproduceError, check_admissibility, record_decision,
 };
 use converger_core::failure::FailureCode;
 use converger_core::policy::{Circumstances, Limits};
@@ -14,6 +14,7 @@ use converger_core::refusal::Refusal;
 use converger_core::safety::{Judged, judge};
 use converger_core::testing::{Rng, parse_config, some_config};
 
+use crate::holds::random_holds;
 use crate::{PropertyCase, random_cases};
 
 const SEED: u64 = 91;
@@ -58,7 +59,7 @@ fn random_admission(rng: &mut Rng, plan: Digest, names: Vec<Box<str>>) -> Admiss
 pub(crate) fn admit_case(case: &PropertyCase) -> AdmissionFixture {
     let (rng, inputs) = (&mut Rng::new(case.number ^ SEED), case.inputs());
     let limits = if rng.one_in(4) { Limits { guests: 1, percent: 50, stops: 0 } } else { Limits::default() };
-    let circumstances = Circumstances { freeze: rng.one_in(8).then(|| "a move".to_owned()) };
+    let circumstances = Circumstances { freeze: rng.one_in(8).then(|| "a move".to_owned()), holds: random_holds(rng, &inputs.desired) };
     let judged = judge(inputs.plan(), limits, circumstances);
     let mode = if rng.one_in(8) { ApprovalMode::Shared } else { ApprovalMode::Solo };
     let config = some_config(&inputs.rules, limits, Some(mode));
@@ -111,28 +112,71 @@ fn unchanged_bundle_gives_the_recorded_answer() {
     assert_eq!(seen, expected.map(str::to_owned).into(), "every gate must refuse in some case, and all must pass in some case");
 }
 
-/// A gate that is removed, duplicated, renamed or inverted.
+fn is_integrity_violation(answer: &Admissibility) -> bool {
+    matches!(answer, Admissibility::Broken(broken) if broken.code == FailureCode::IntegrityViolation)
+}
+
+/// A gate that refused and is removed, or any gate that is duplicated or inverted.
 #[test]
-fn removed_duplicated_or_changed_gates_are_detected() {
+fn removed_refusals_and_duplicated_or_changed_gates_are_detected() {
     for case in random_cases(SEED + 1, ADMISSIONS / 30) {
         let fixture = admit_case(&case);
+        let honest = fixture.check_bundle(&fixture.bundle);
         for at in 0..fixture.bundle.gates.len() {
-            let mut forged = vec![fixture.bundle.clone(), fixture.bundle.clone(), fixture.bundle.clone(), fixture.bundle.clone()];
-            forged[0].gates.remove(at);
-            let duplicate = forged[1].gates[at].clone();
-            forged[1].gates.insert(at, duplicate);
-            forged[2].gates[at].id.push('x');
-            let result = &mut forged[3].gates[at].result;
+            let [mut removed, mut duplicated, mut inverted] = [(); 3].map(|()| fixture.bundle.clone());
+            let gate = removed.gates.remove(at);
+            duplicated.gates.insert(at, gate.clone());
+            let result = &mut inverted.gates[at].result;
             *result = if result == "passed" { "refused" } else { "passed" }.into();
-            for bundle in forged {
+            for bundle in [duplicated, inverted] {
                 let answer = fixture.check_bundle(&bundle);
-                assert!(
-                    matches!(&answer, Admissibility::Broken(broken) if broken.code == FailureCode::IntegrityViolation),
-                    "{case:?} {at} {answer:?}"
-                );
+                assert!(is_integrity_violation(&answer), "{case:?} {at} {answer:?}");
             }
+            // A program without this gate would have recorded the same, unless the gate refuses.
+            let answer = fixture.check_bundle(&removed);
+            let is_expected = if gate.result == "refused" { is_integrity_violation(&answer) } else { answer == honest };
+            assert!(is_expected, "{case:?} {at} {answer:?}");
         }
     }
+}
+
+#[test]
+fn a_gate_or_policy_that_this_program_does_not_have_is_undecidable() {
+    for case in random_cases(SEED + 7, ADMISSIONS / 30) {
+        let fixture = admit_case(&case);
+        let mut later = fixture.bundle.clone();
+        let at = later.gates.partition_point(|gate| *gate.id < *"later-gate");
+        later.gates.insert(at, AdmissionGate { id: "later-gate".into(), result: "passed".into() });
+        let unknown = ReproduceError::UnknownGate { gate: "later-gate".into() };
+        assert_eq!(fixture.check_bundle(&later), Admissibility::Undecidable(unknown), "{case:?}");
+        let (mut decided, digest) = (fixture.bundle.clone(), Digest::of_bytes(b"a policy").to_string());
+        decided.policy = Some(PolicyDecision { decision: "allow".into(), digest: digest.clone() });
+        assert_eq!(fixture.check_bundle(&decided), Admissibility::Undecidable(ReproduceError::UnknownPolicy { digest }), "{case:?}");
+        // What contradicts the evidence is a fault, even if something else is unknown.
+        if let Some(gate) = later.gates.iter_mut().find(|gate| gate.id == "frozen") {
+            gate.result = if gate.result == "passed" { "refused" } else { "passed" }.into();
+        }
+        assert!(is_integrity_violation(&fixture.check_bundle(&later)), "{case:?}");
+    }
+}
+
+#[test]
+fn a_bundle_has_a_list_of_approvals() {
+    let case = random_cases(SEED + 8, 1).next().expect("a case");
+    let mut bundle = admit_case(&case).bundle;
+    bundle.admission.confirmation = Confirmation::Typed { by: "ann@desk".into(), names: vec!["web".into()] };
+    bundle.further_approvals = vec![Confirmation::FullDigest { by: "bob@desk".into(), digest: bundle.decision.plan }];
+    let bytes = bundle.to_canonical_json().expect("memory takes it");
+    assert_eq!(AdmissionBundle::parse(&bytes), Ok(bundle));
+}
+
+#[test]
+fn a_bundle_of_the_earlier_format_is_refused_with_its_name() {
+    let case = random_cases(SEED + 8, 1).next().expect("a case");
+    let text = String::from_utf8(admit_case(&case).bundle.to_canonical_json().expect("memory takes it")).expect("text");
+    let earlier = text.replace("converger.bundle/2", "converger.bundle/1");
+    let why = "has the format `converger.bundle/1`, and this version reads only `converger.bundle/2`".to_owned();
+    assert_eq!(AdmissionBundle::parse(earlier.as_bytes()), Err(why));
 }
 
 #[test]
@@ -190,8 +234,11 @@ fn admission_under_another_configuration_breaks_the_evidence() {
     }
 }
 
+/// Whether a guest has steps that the judgement does not refuse.
 fn has_steps(fixture: &AdmissionFixture) -> bool {
-    fixture.blobs.get(&fixture.bundle.decision.plan).is_some_and(|body| String::from_utf8_lossy(body).contains("\"verdict\":\"steps\""))
+    let count = |digest: Digest, text: &str| String::from_utf8_lossy(&fixture.blobs[&digest]).matches(text).count();
+    let judgement: serde_json::Value = serde_json::from_slice(&fixture.blobs[&fixture.bundle.decision.judgement]).expect("JSON");
+    count(fixture.bundle.decision.plan, "\"verdict\":\"steps\"") > judgement["guests"].as_array().map_or(0, Vec::len)
 }
 
 #[test]

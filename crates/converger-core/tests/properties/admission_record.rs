@@ -44,7 +44,8 @@ fn ledger_of(fixture: &AdmissionFixture) -> LedgerFixture {
     let raised = fixture.bundle.gates.iter().filter(|gate| gate.result == "refused" && gate.id != "no-guest-refused");
     entries.extend(raised.map(|gate| refused(None, &gate.id)));
     let body: serde_json::Value = serde_json::from_slice(&fixture.blobs[&plan]).expect("JSON");
-    let of_guests = RecordedPlan::from_body(&body);
+    let judgement: serde_json::Value = serde_json::from_slice(&fixture.blobs[&decision.judgement]).expect("JSON");
+    let of_guests = RecordedPlan::from_body(&body).with_judgement(&judgement);
     entries.extend(of_guests.refusals().into_iter().map(|(guest, code)| refused(Vmid::new(guest), code)));
     let approved =
         |plan, by: &str, how, names| LedgerEntry::Approved { run: run.clone(), plan, by: by.into(), how: slug(how), names, at_ms: 1 };
@@ -121,7 +122,7 @@ fn replaced_bundle_is_detected_at_its_entry() {
 fn malformed_bundle_is_detected() {
     let case = random_cases(SEED + 2, 1).next().expect("a case");
     let mut record = ledger_of(&admit_case(&case));
-    let bytes = br#"{"schema":"converger.bundle/1"}"#.to_vec();
+    let bytes = br#"{"schema":"converger.bundle/2"}"#.to_vec();
     let Some(LedgerEntry::Admitted { bundle, .. }) = record.entries.last_mut() else { panic!("an admission is last") };
     *bundle = Digest::of_bytes(&bytes);
     record.blobs.insert(*bundle, bytes);

@@ -7,6 +7,7 @@ use converger_core::artifact::{Digest, Provenance, has_body_digest, write_plan};
 use converger_core::policy::{Circumstances, Limits};
 use converger_core::safety::judge;
 
+use crate::holds::random_holds;
 use crate::{PropertyCase, random_cases};
 
 const SEED: u64 = 11;
@@ -18,9 +19,10 @@ fn random_plan_json(case: &mut PropertyCase) -> (Vec<u8>, Digest) {
     let number = |case: &mut PropertyCase| u32::try_from(case.rng.below(4)).expect("small");
     let limits = Limits { guests: number(case), percent: number(case) * 30, stops: number(case) };
     let reason = case.rng.pick_word(converger_core::testing::HOSTILE_TEXTS).to_owned();
-    let circumstances = Circumstances { freeze: case.rng.one_in(2).then_some(reason) };
+    let inputs = case.inputs();
+    let circumstances = Circumstances { freeze: case.rng.one_in(2).then_some(reason), holds: random_holds(&mut case.rng, &inputs.desired) };
     let provenance = if case.rng.one_in(2) { Provenance::Live } else { Provenance::Replay };
-    let judged = judge(case.inputs().plan(), limits, circumstances);
+    let judged = judge(inputs.plan(), limits, circumstances);
     let mut bytes = Vec::new();
     let digest = write_plan(&mut bytes, &judged, provenance).expect("memory takes it");
     (bytes, digest)

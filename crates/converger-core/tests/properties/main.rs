@@ -10,6 +10,7 @@ mod determinism;
 mod fixpoint;
 mod generator;
 mod hidden_parts;
+mod holds;
 mod out_of_scope;
 mod permutation;
 mod pin;

@@ -17,10 +17,10 @@ use converger_core::document::Notation;
 use converger_core::evidence::{AdmissionBundle, Decision, DecisionPart, DecisionRecord, LedgerEntry, record_decision};
 use converger_core::guest::{GuestKind, RunState, Vmid};
 use converger_core::observe;
-use converger_core::plan::{Verdict, plan};
+use converger_core::plan::plan;
 use converger_core::policy::{Circumstances, Limits};
 use converger_core::refusal::Refusal;
-use converger_core::safety::{Judged, judge};
+use converger_core::safety::{Judged, JudgedVerdict, judge};
 use converger_core::testing::some_binding;
 use converger_store::{Batch, LIST_MAX, MemoryStore, StoreReader as _, StoreWrite};
 
@@ -115,8 +115,8 @@ impl FleetDecision {
     }
 
     fn refusals(&self) -> impl Iterator<Item = (Vmid, &Refusal)> {
-        let guests = self.judged.plan().guests().filter_map(|(guest, verdict)| match verdict {
-            Verdict::Refused(refusals) => Some(refusals.iter().map(|refusal| (guest.vmid, refusal))),
+        let guests = self.judged.guests().filter_map(|(guest, verdict)| match verdict {
+            JudgedVerdict::Refused(refusals) => Some(refusals.iter().map(|refusal| (guest.vmid, refusal))),
             _ => None,
         });
         guests.flatten()
@@ -125,8 +125,8 @@ impl FleetDecision {
     fn operations(&self, run: &RunId) -> Vec<Operation> {
         let plan = self.judged.plan();
         let mut operations = Vec::new();
-        for (guest, verdict) in plan.guests() {
-            let (Verdict::Steps(steps), Some(target)) = (verdict, OperationTarget::from_plan(plan, guest)) else { continue };
+        for (guest, verdict) in self.judged.guests() {
+            let (JudgedVerdict::Steps(steps), Some(target)) = (verdict, OperationTarget::from_plan(plan, guest)) else { continue };
             for (position, step) in (0..).zip(steps) {
                 let id = OperationId::new(&format!("{run}-{}", operations.len())).expect("an id");
                 let environment = plan.desired().environment().clone();

@@ -8,10 +8,10 @@ use converger_core::action::{Change, ChangeClass, Impact, Risk};
 use converger_core::audit::{self, AuditConclusion, PlanSummary};
 use converger_core::desired::{DesiredGuest, RestartPolicy};
 use converger_core::observe::PendingChange;
-use converger_core::plan::{Plan, Step, Verdict};
+use converger_core::plan::{Plan, Step};
 use converger_core::policy::Limits;
 use converger_core::refusal::Refusal;
-use converger_core::safety::Judged;
+use converger_core::safety::{Judged, JudgedVerdict};
 
 use super::field_change::render_field_change;
 use super::{
@@ -61,24 +61,24 @@ pub(crate) fn render_report(judged: &Judged, origin: &str, options: ReportOption
     let run_refusals: Vec<String> = run_refusals(judged).map(render_refusal).collect();
     let mut sections = vec![run_refusals.join("\n")];
     if options.verbosity == Verbosity::Quiet {
-        sections.push(render_group(judged.plan(), is_refused, options, &mut shown));
+        sections.push(render_group(judged, is_refused, options, &mut shown));
     } else {
         sections.insert(0, render_header(judged, &summary, origin));
-        sections.push(render_converged(judged.plan(), &summary, options, &mut shown));
-        sections.push(render_group(judged.plan(), is_refused, options, &mut shown));
-        sections.push(render_group(judged.plan(), has_steps, options, &mut shown));
+        sections.push(render_converged(judged, &summary, options, &mut shown));
+        sections.push(render_group(judged, is_refused, options, &mut shown));
+        sections.push(render_group(judged, has_steps, options, &mut shown));
     }
     sections.push(format!("{}\n", render_summary(judged, &summary)));
     sections.retain(|section| !section.is_empty());
     sections.join("\n")
 }
 
-fn is_refused(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Refused(_))
+fn is_refused(verdict: JudgedVerdict<'_>) -> bool {
+    matches!(verdict, JudgedVerdict::Refused(_))
 }
 
-fn has_steps(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Steps(_))
+fn has_steps(verdict: JudgedVerdict<'_>) -> bool {
+    matches!(verdict, JudgedVerdict::Steps(_))
 }
 
 /// Refusals of the whole run, by the planner and by its judge.
@@ -99,20 +99,20 @@ fn describe_limits(limits: &Limits) -> String {
     format!("a run may change {} ({} %) and interrupt {}", count_with_noun(limits.guests.into(), "guest"), limits.percent, limits.stops)
 }
 
-fn render_converged(plan: &Plan, summary: &PlanSummary, options: ReportOptions, shown: &mut ShownRemedies) -> String {
+fn render_converged(judged: &Judged, summary: &PlanSummary, options: ReportOptions, shown: &mut ShownRemedies) -> String {
     if options.lists_converged || summary.converged <= CONVERGED_SHOWN_MAX {
         let every = ReportOptions { guests_shown_max: usize::MAX, ..options };
-        return render_group(plan, |verdict| matches!(verdict, Verdict::Converged { .. }), every, shown);
+        return render_group(judged, |verdict| matches!(verdict, JudgedVerdict::Converged { .. }), every, shown);
     }
     let note = apply_style(DIM, "converged; --verbose lists them");
     format!("{} {} {note}\n", apply_style(GREEN, "="), count_with_noun(summary.converged, "guest"))
 }
 
 /// The guests of one kind of verdict, in the order of the plan, as many as are to be shown.
-fn render_group(plan: &Plan, is_meant: impl Fn(&Verdict) -> bool, options: ReportOptions, shown: &mut ShownRemedies) -> String {
-    let mut members = plan.guests().filter(|(_, verdict)| is_meant(verdict));
+fn render_group(judged: &Judged, is_meant: impl Fn(JudgedVerdict<'_>) -> bool, options: ReportOptions, shown: &mut ShownRemedies) -> String {
+    let mut members = judged.guests().filter(|(_, verdict)| is_meant(*verdict));
     let listed = members.by_ref().take(options.guests_shown_max);
-    let mut text: String = listed.map(|(guest, verdict)| render_guest(plan, guest, verdict, options, shown)).collect();
+    let mut text: String = listed.map(|(guest, verdict)| render_guest(judged.plan(), guest, verdict, options, shown)).collect();
     let more = members.count();
     if more > 0 {
         let _ = writeln!(text, "{}", apply_style(DIM, format!("... and {more} more; --verbose shows all")));
@@ -141,19 +141,19 @@ fn describe_counts(summary: &PlanSummary) -> String {
     join_counts(&counts).unwrap_or_else(|| "no guests".to_owned())
 }
 
-fn render_guest(plan: &Plan, guest: &DesiredGuest, verdict: &Verdict, options: ReportOptions, shown: &mut ShownRemedies) -> String {
+fn render_guest(plan: &Plan, guest: &DesiredGuest, verdict: JudgedVerdict<'_>, options: ReportOptions, shown: &mut ShownRemedies) -> String {
     let name = plan.name_of(guest).map_or("(no name)".to_owned(), quote_untrusted);
     let title = format!("{} {} {}", guest.vmid, guest.kind, apply_style(BOLD, name));
     match verdict {
-        Verdict::Converged { pending_restart } => {
-            let note = if *pending_restart { describe_pending(plan, guest) } else { "converged".to_owned() };
+        JudgedVerdict::Converged { pending_restart } => {
+            let note = if pending_restart { describe_pending(plan, guest) } else { "converged".to_owned() };
             format!("{} {title} {}\n", apply_style(GREEN, "="), apply_style(DIM, note))
         }
-        Verdict::Steps(steps) => {
+        JudgedVerdict::Steps(steps) => {
             let steps: String = steps.iter().map(|step| render_step(step, options)).collect();
             format!("{} {title}\n{steps}", apply_style(YELLOW, "~"))
         }
-        Verdict::Refused(refusals) => format!("{} {title} {}", apply_style(RED, "!"), render_guest_refusals(refusals, shown)),
+        JudgedVerdict::Refused(refusals) => format!("{} {title} {}", apply_style(RED, "!"), render_guest_refusals(refusals, shown)),
     }
 }
 

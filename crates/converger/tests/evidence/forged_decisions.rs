@@ -77,7 +77,7 @@ fn detects_an_admission_on_foreign_evidence() {
     );
     let rubbish = format!("{wrong}its bundle is not valid");
     check_reproduce_fails(&fixture, &done, &rubbish, |forger| {
-        let digest = insert_blob(forger, "{\"schema\":\"converger.bundle/1\"}");
+        let digest = insert_blob(forger, "{\"schema\":\"converger.bundle/2\"}");
         forge_entry(forger, "admission", &done, |text| Some(text.replace(&bundle_digest(text), &digest)));
     });
     let missing = format!("error[evidence-missing]: entry {}, {wrong}the bundle sha256:", admission_index(&fixture, &done));

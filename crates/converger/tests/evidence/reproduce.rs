@@ -28,15 +28,15 @@ const GROUP: u64 = 80;
 fn random_decision(number: u64) -> DecisionRecord {
     let rng = &mut Rng::new(SEED ^ (number << 20));
     let mut inputs = TestWorld::random_small(rng).parse().unwrap_or_else(|faults| panic!("{number}: {faults:?}"));
-    let mut blocks = Vec::new();
+    let mut holds = Vec::new();
     for guest in inputs.desired.guests() {
         match rng.below(8) {
-            0 => blocks.push(GuestBlock { vmid: guest.vmid, by: BlockedBy::Person { by: "ann".into(), reason: "a \"look\"\n".into() } }),
-            1 => blocks.push(GuestBlock { vmid: guest.vmid, by: BlockedBy::Operation("op-1".into()) }),
+            0 => holds.push(GuestBlock { vmid: guest.vmid, by: BlockedBy::Person { by: "ann".into(), reason: "a \"look\"\n".into() } }),
+            1 => holds.push(GuestBlock { vmid: guest.vmid, by: BlockedBy::Operation("op-1".into()) }),
             _ => (),
         }
     }
-    let mut rules: Rules = (*inputs.rules).clone().with_blocks(blocks);
+    let mut rules: Rules = (*inputs.rules).clone();
     if rng.one_in(2) {
         let host = MachineIdentity::new(["bc:24:11:00:00:01".into()], ["00112233-4455-6677-8899-AABBCCDDEEFF".into()]);
         rules = rules.with_machine(if rng.one_in(2) { host.with_device() } else { host.with_unreadable([MachineMark::HardwareAddresses]) });
@@ -44,7 +44,7 @@ fn random_decision(number: u64) -> DecisionRecord {
     let [guests, percent, stops] = [50, 100, 5].map(|most| u32::try_from(rng.below(most + 1)).unwrap_or(0));
     let limits = if rng.one_in(2) { Limits::default() } else { Limits { guests, percent, stops } };
     // Letters whose length or case depends on the locale.
-    let circumstances = Circumstances { freeze: rng.one_in(4).then(|| "\u{131}stanbul I\u{307} \u{202e}move".to_owned()) };
+    let circumstances = Circumstances { freeze: rng.one_in(4).then(|| "\u{131}stanbul I\u{307} \u{202e}move".to_owned()), holds };
     let config = some_config(&rules, limits, None);
     inputs.rules = rules.into();
     record_decision(&judge(inputs.plan(), limits, circumstances), env!("CARGO_PKG_VERSION"), config).expect("memory takes it")

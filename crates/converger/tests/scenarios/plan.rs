@@ -14,12 +14,17 @@ pub(crate) fn find_contradictions(value: &Value) -> Vec<String> {
     let found = Digest::of_bytes(value["body"].to_string().as_bytes()).to_string();
     hold(value["digest"] == Value::String(found), "its digest is not that of its body");
     let guests = as_list(&value["body"]["guests"]);
+    let judged = as_list(&value["judgement"]["guests"]);
     let of = |verdict: &'static str| guests.iter().filter(move |guest| guest["verdict"] == verdict);
+    let is_judged = |guest: &Value| judged.iter().any(|row| row["vmid"] == guest["vmid"]);
     hold(of("refused").all(|guest| !as_list(&guest["refusals"]).is_empty()), "a guest is refused without a cause");
     hold(of("steps").all(|guest| !as_list(&guest["steps"]).is_empty()), "a guest is to be changed without a step");
     hold(of("converged").all(|guest| guest.get("steps").is_none()), "a converged guest has steps");
-    let steps = of("steps").map(|guest| as_list(&guest["steps"]).len()).sum();
-    let counts = [("guests", guests.len()), ("converged", of("converged").count()), ("refused", of("refused").count()), ("steps", steps)];
+    hold(judged.iter().all(|row| !as_list(&row["refusals"]).is_empty()), "its judgement refuses a guest without a cause");
+    hold(of("steps").filter(|guest| is_judged(guest)).count() == judged.len(), "its judgement refuses a guest without steps");
+    let steps = of("steps").filter(|guest| !is_judged(guest)).map(|guest| as_list(&guest["steps"]).len()).sum();
+    let refused = of("refused").count() + judged.len();
+    let counts = [("guests", guests.len()), ("converged", of("converged").count()), ("refused", refused), ("steps", steps)];
     for (name, count) in counts {
         hold(value["summary"][name] == count, &format!("the summary does not count its {name}"));
     }

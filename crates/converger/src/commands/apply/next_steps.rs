@@ -7,9 +7,9 @@ use std::io;
 use converger_core::action::ChangeClass;
 use converger_core::approve::ApprovalMode;
 use converger_core::artifact::{Digest, write_body};
-use converger_core::plan::{Plan, Step, Verdict};
+use converger_core::plan::Step;
 use converger_core::refusal::{Refusal, RefusalCode};
-use converger_core::safety::SafePlan;
+use converger_core::safety::{JudgedVerdict, SafePlan};
 
 use super::super::CommandError;
 use crate::cli::ApplyArgs;
@@ -27,14 +27,13 @@ const OTHER_DIGEST: &str = "--confirm has the digest of another plan: something 
 
 impl NextSteps {
     pub(super) fn for_plan(arguments: &ApplyArgs, safe: &SafePlan, mode: ApprovalMode) -> Result<Self, CommandError> {
-        let plan = safe.plan();
-        let digest = write_body(&mut io::sink(), plan).map_err(|error| CommandError::failure(format!("cannot write the plan: {error}")))?;
+        let digest = write_body(&mut io::sink(), safe.plan()).map_err(|error| CommandError::failure(format!("cannot write the plan: {error}")))?;
         let help = match mode {
             ApprovalMode::Shared => {
                 "`mode = \"shared\"` needs the approval of someone else, which this version does not support yet; nothing can be applied"
                     .into()
             }
-            ApprovalMode::Solo if plan_steps(plan).any(|step| step.class() > ChangeClass::Benign) => {
+            ApprovalMode::Solo if judged_steps(safe).any(|step| step.class() > ChangeClass::Benign) => {
                 format!("this plan is confirmed at a terminal: `{}`", repeat_command_line("apply", arguments))
             }
             ApprovalMode::Solo => {
@@ -43,7 +42,7 @@ impl NextSteps {
         };
         let is_other = arguments.confirm.as_deref().and_then(Digest::parse).is_some_and(|confirmed| confirmed != digest);
         let help = if is_other { format!("{OTHER_DIGEST}; {help}") } else { help };
-        Ok(Self { digest, has_steps: plan_steps(plan).next().is_some(), help })
+        Ok(Self { digest, has_steps: judged_steps(safe).next().is_some(), help })
     }
 
     /// The digest of the plan; empty if there is nothing to confirm. The full one is in [`Self::after`], where it is copied.
@@ -62,10 +61,10 @@ impl NextSteps {
     }
 }
 
-fn plan_steps(plan: &Plan) -> impl Iterator<Item = &Step> {
-    plan.verdicts().iter().flat_map(|verdict| match verdict {
-        Verdict::Steps(steps) => steps.iter(),
-        Verdict::Converged { .. } | Verdict::Refused(_) => [].iter(),
+fn judged_steps(safe: &SafePlan) -> impl Iterator<Item = &Step> {
+    safe.guests().flat_map(|(_, verdict)| match verdict {
+        JudgedVerdict::Steps(steps) => steps.iter(),
+        JudgedVerdict::Converged { .. } | JudgedVerdict::Refused(_) => [].iter(),
     })
 }
 

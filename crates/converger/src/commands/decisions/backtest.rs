@@ -5,9 +5,8 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use converger_core::guest::Vmid;
-use converger_core::plan::Verdict;
 use converger_core::refusal::Refusal;
-use converger_core::safety::Judged;
+use converger_core::safety::{Judged, JudgedVerdict};
 use converger_core::timestamp;
 use converger_runtime::{ConfigSource, RuntimeError};
 use serde_json::{Value as Json, json};
@@ -92,7 +91,7 @@ fn backtest_status(is_unchanged: bool, is_all_read: bool) -> ExitStatus {
 fn compare_judgements(run_decision: RunDecision, then: &Judged, now: &Judged) -> Option<ChangedDecision> {
     let (one, other) = (describe_run_judgement(then), describe_run_judgement(now));
     let run = (one != other).then_some((one, other));
-    let pairs = then.plan().guests().zip(now.plan().guests());
+    let pairs = then.guests().zip(now.guests());
     let guests: BTreeMap<Vmid, (String, String)> = pairs
         .map(|((guest, then), (_, now))| (guest.vmid, (describe_verdict(then), describe_verdict(now))))
         .filter(|(_, (then, now))| then != now)
@@ -106,11 +105,11 @@ fn describe_run_judgement(judged: &Judged) -> String {
     describe_codes(causes).unwrap_or_else(|| "may be applied".into())
 }
 
-fn describe_verdict(verdict: &Verdict) -> String {
+fn describe_verdict(verdict: JudgedVerdict<'_>) -> String {
     match verdict {
-        Verdict::Converged { .. } => "converged".into(),
-        Verdict::Steps(steps) => steps.iter().map(|step| step.change.word()).collect::<Vec<_>>().join(", "),
-        Verdict::Refused(causes) => describe_codes(causes.iter()).unwrap_or_default(),
+        JudgedVerdict::Converged { .. } => "converged".into(),
+        JudgedVerdict::Steps(steps) => steps.iter().map(|step| step.change.word()).collect::<Vec<_>>().join(", "),
+        JudgedVerdict::Refused(causes) => describe_codes(causes.iter()).unwrap_or_default(),
     }
 }
 

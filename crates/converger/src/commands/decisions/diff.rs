@@ -45,9 +45,9 @@ fn is_path(name: &str) -> bool {
 }
 
 fn read_plan_file(path: &str) -> Result<ComparedPlan, CommandError> {
-    let SavedPlan { body, digest, .. } = inputs::read_plan_file(Path::new(path), SavedPlan::parse)?;
+    let SavedPlan { plan, digest, .. } = inputs::read_plan_file(Path::new(path), SavedPlan::parse)?;
     let origin = json!({ "file": path, "plan": digest });
-    Ok(ComparedPlan { plan: RecordedPlan::from_body(&body), origin })
+    Ok(ComparedPlan { plan, origin })
 }
 
 fn read_recorded(record: &DecisionSource<'_>, decided: &DecisionIndex, name: &str) -> Result<ComparedPlan, CommandError> {
@@ -56,8 +56,9 @@ fn read_recorded(record: &DecisionSource<'_>, decided: &DecisionIndex, name: &st
         if is_file { stop.with_help(format!("to compare the file, write its path: ./{}", name.escape_debug())) } else { stop }
     })?;
     let body = decided.read_part_json(record, run_decision, DecisionPart::Plan)?;
+    let judgement = decided.read_part_json(record, run_decision, DecisionPart::Judgement)?;
     let origin = json!({ "entry": run_decision.index, "plan": run_decision.decision.plan, "run": run_decision.run.id.as_str() });
-    Ok(ComparedPlan { plan: RecordedPlan::from_body(&body), origin })
+    Ok(ComparedPlan { plan: RecordedPlan::from_body(&body).with_judgement(&judgement), origin })
 }
 
 fn print_differences(one: &ComparedPlan, other: &ComparedPlan, as_json: bool) -> Result<ExitStatus, CommandError> {

@@ -53,7 +53,7 @@ impl StoredPlan {
         let mut text = format!("{} {}\n", apply_style(render::BOLD, format_value(&self.body["environment"])), describe_scope(guests.len()));
         let limits = format!("a run may change {} guests ({} %) and interrupt {}", limit("guests"), limit("percent"), limit("stops"));
         let _ = writeln!(text, "{}", apply_style(render::DIM, format!("{origin}: {limits}")));
-        text.extend(guests.iter().map(render_guest));
+        text.extend(guests.iter().map(|row| render_guest(row, self.judgement_of(row))));
         let causes = as_rows(&self.body["refusals"]).iter().chain(as_rows(&self.judgement["refusals"]));
         text.extend(causes.map(|cause| format!("refused as a whole: {}\n", render_refusal(cause))));
         let _ = writeln!(text, "{} shown as it was recorded; it cannot be made again: {}", apply_style(render::CYAN, "note:"), self.why);
@@ -63,6 +63,13 @@ impl StoredPlan {
             apply_style(render::CYAN, "note:")
         );
         text
+    }
+}
+
+impl StoredPlan {
+    /// The row of the judgement that refuses the steps of a guest, if there is one.
+    fn judgement_of(&self, guest: &Json) -> Option<&Json> {
+        as_rows(&self.judgement["guests"]).iter().find(|row| row["vmid"] == guest["vmid"])
     }
 }
 
@@ -79,18 +86,20 @@ fn format_value(value: &Json) -> String {
     value.as_str().map_or_else(|| escape_hidden(&value.to_string()), quote_untrusted)
 }
 
-fn render_guest(row: &Json) -> String {
+fn render_guest(row: &Json, judgement: Option<&Json>) -> String {
     let name = row["name"].as_str().map_or("(no name)".to_owned(), quote_untrusted);
     let title = format!("{} {} {}", format_value(&row["vmid"]), format_value(&row["kind"]), apply_style(render::BOLD, name));
-    match row["verdict"].as_str() {
-        Some("steps") => {
+    let refused = |row: &Json| {
+        let causes: String = as_rows(&row["refusals"]).iter().map(|cause| format!("    {}\n", render_refusal(cause))).collect();
+        format!("{} {title} {}\n{causes}", apply_style(render::RED, "!"), apply_style(render::RED, "refused"))
+    };
+    match (row["verdict"].as_str(), judgement) {
+        (_, Some(judgement)) => refused(judgement),
+        (Some("steps"), None) => {
             let steps: String = as_rows(&row["steps"]).iter().map(render_step).collect();
             format!("{} {title}\n{steps}", apply_style(render::YELLOW, "~"))
         }
-        Some("refused") => {
-            let causes: String = as_rows(&row["refusals"]).iter().map(|cause| format!("    {}\n", render_refusal(cause))).collect();
-            format!("{} {title} {}\n{causes}", apply_style(render::RED, "!"), apply_style(render::RED, "refused"))
-        }
+        (Some("refused"), None) => refused(row),
         _ => format!("{} {title} {}\n", apply_style(render::GREEN, "="), apply_style(render::DIM, format_value(&row["verdict"]))),
     }
 }
