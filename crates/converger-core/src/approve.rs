@@ -91,6 +91,7 @@ impl Admission {
 /// The result of an admission.
 #[must_use]
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one for each run")]
 pub enum Admitted {
     /// The plan may be applied.
     Approved(ApprovedPlan),

@@ -23,10 +23,10 @@ use crate::normalize::FieldRule;
 use crate::observe::{Observation, PlanView, Scoped};
 use crate::policy::Rules;
 
-pub use plan::{Provenance, SCHEMA as PLAN_SCHEMA, has_body_digest, write_body, write_judgement, write_plan};
 pub(crate) use plan::write_body_with;
-pub(crate) use used_rows::{DecisionTables, OWN_TABLES, UsedRows, has_rows};
+pub use plan::{Provenance, SCHEMA as PLAN_SCHEMA, has_body_digest, write_body, write_judgement, write_plan};
 pub use recorded::{DifferenceKind, GuestDifference, GuestOmission, RecordedPlan, StepDifference};
+pub(crate) use used_rows::{DecisionTables, OWN_TABLES, UsedRows, has_rows};
 
 /// The largest integer in any artifact: RFC 8785 numbers are doubles, which silently round larger integers.
 pub const INTEGER_MAX: u64 = (1 << 53) - 1;

@@ -212,7 +212,8 @@ impl Judged {
 
 /// Judges a plan. Collects all violations.
 pub fn judge(plan: Plan, limits: Limits, circumstances: Circumstances) -> Judged {
-    let circumstances = if circumstances.holds.is_empty() { circumstances } else { circumstances.restrict_to_scope(&plan.desired().scope()) };
+    let circumstances =
+        if circumstances.holds.is_empty() { circumstances } else { circumstances.restrict_to_scope(&plan.desired().scope()) };
     let guests = hold::refuse_held_guests(&plan, &circumstances);
     let mut refusals = guarantee::find_violations(&plan, &circumstances, &guests);
     refusals.extend(check_limits(&plan, &guests, limits));

@@ -5,7 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Admissibility, AdmissionBundle, AdmissionGate, Decision, DecisionInputs, LedgerEntry, LedgerFault, ParseConfig, ReproduceError, check_admissibility,
+    Admissibility, AdmissionBundle, AdmissionGate, Decision, DecisionInputs, LedgerEntry, LedgerFault, ParseConfig, ReproduceError,
+    check_admissibility,
 };
 use crate::apply::{RunId, Slug};
 use crate::approve::Confirmation;
@@ -207,7 +208,8 @@ impl RecordedAdmission {
             Admissibility::Broken(found) => Err(self.fault(found.code, &found.what)),
             Admissibility::Undecidable(ReproduceError::UnknownGate { gate }) => {
                 let gate = gate.escape_debug();
-                let what = format!("its bundle has the gate `{gate}`, which this version does not have, so it cannot be decided again here");
+                let what =
+                    format!("its bundle has the gate `{gate}`, which this version does not have, so it cannot be decided again here");
                 Err(self.fault(FailureCode::OtherPlanner, &what))
             }
             Admissibility::Undecidable(ReproduceError::UnknownPolicy { digest }) => {

@@ -418,7 +418,14 @@ impl BundleRow {
             age_secs_max: circumstances.age_secs_max,
         };
         let by = authority.by.into();
-        (schema == BUNDLE_SCHEMA && is_digest_valid).then(|| AdmissionBundle { by, decision, admission, further_approvals, gates, policy })
+        (schema == BUNDLE_SCHEMA && is_digest_valid).then_some(AdmissionBundle {
+            by,
+            decision,
+            admission,
+            further_approvals,
+            gates,
+            policy,
+        })
     }
 }
 

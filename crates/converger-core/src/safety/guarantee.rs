@@ -44,7 +44,14 @@ fn guests_breaking(plan: &Plan, is_held: &dyn Fn(Vmid) -> bool, is_broken: Guara
     let cases = plan.desired().guests().iter().zip(plan.verdicts()).filter_map(|(guest, verdict)| match verdict {
         Verdict::Steps(steps) => {
             let observation = plan.observation();
-            Some(GuestCase { guest, steps, row: observation.find(guest.vmid), observation, rules: plan.rules(), is_held: is_held(guest.vmid) })
+            Some(GuestCase {
+                guest,
+                steps,
+                row: observation.find(guest.vmid),
+                observation,
+                rules: plan.rules(),
+                is_held: is_held(guest.vmid),
+            })
         }
         _ => None,
     });

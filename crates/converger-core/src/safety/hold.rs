@@ -151,11 +151,8 @@ mod tests {
             (102, RefusalCode::DependencyRefused, vec![101]),
         ];
         assert_eq!(refused(&judged), expected);
-        let changed: Vec<u32> = judged
-            .guests()
-            .filter(|(_, verdict)| matches!(verdict, JudgedVerdict::Steps(_)))
-            .map(|(guest, _)| guest.vmid.get())
-            .collect();
+        let changed: Vec<u32> =
+            judged.guests().filter(|(_, verdict)| matches!(verdict, JudgedVerdict::Steps(_))).map(|(guest, _)| guest.vmid.get()).collect();
         assert_eq!(changed, [103]);
     }
 

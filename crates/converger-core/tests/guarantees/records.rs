@@ -75,7 +75,12 @@ fn g10_every_refusal_has_code_evidence_and_remedy() {
     for _ in 0..3_000 {
         let world = TestWorld::random_small(&mut rng);
         let none = Limits { guests: 0, percent: 0, stops: 0 };
-        let document = judged_plan_json(&world, none, Circumstances { freeze: Some("audit week".into()), ..Circumstances::default() }, Provenance::Live);
+        let document = judged_plan_json(
+            &world,
+            none,
+            Circumstances { freeze: Some("audit week".into()), ..Circumstances::default() },
+            Provenance::Live,
+        );
         for refusal in list_refusals(&document["body"]).iter().chain(document["judgement"]["refusals"].as_array().into_iter().flatten()) {
             check_refusal_record(refusal);
             codes.extend(refusal["code"].as_str().map(str::to_owned));

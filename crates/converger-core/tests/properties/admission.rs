@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use converger_core::approve::{Admission, Admitted, ApprovalMode, Confirmation, RefusedGuestPolicy, admit};
 use converger_core::artifact::{Digest, Provenance};
 use converger_core::evidence::{
-    Admissibility, AdmissionBundle, AdmissionGate, Decision, DecisionPart, EvidenceFault, PolicyDecision, ReproduceError, check_admissibility, record_decision,
+    Admissibility, AdmissionBundle, AdmissionGate, Decision, DecisionPart, EvidenceFault, PolicyDecision, ReproduceError,
+    check_admissibility, record_decision,
 };
 use converger_core::failure::FailureCode;
 use converger_core::policy::{Circumstances, Limits};

@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use converger_core::artifact::write_body;
+use converger_core::apply::{Operation, OperationId, OperationSource, OperationTarget, RunId};
+use converger_core::artifact::{Digest, RecordedPlan, write_body};
 use converger_core::desired::Desired;
 use converger_core::guest::Vmid;
 use converger_core::plan::Verdict;
@@ -84,6 +85,27 @@ fn g17_a_hold_only_removes_steps() {
             }
         }
     }
+}
+
+/// `verify` refuses an operation that is not a step of the recorded plan; a step that the judgement refuses is none.
+#[test]
+fn g12_an_operation_on_a_held_guest_is_not_a_step_of_the_recorded_plan() {
+    let (run, id) = (RunId::new("run-1").expect("an id"), OperationId::new("run-1-0").expect("an id"));
+    let mut seen = BTreeSet::new();
+    for case in random_cases(SEED + 3, WORLDS / 10) {
+        let judged = judge_with_holds(&case, random_holds(&mut Rng::new(case.number), &case.inputs().desired));
+        let (plan, recorded) = (judged.plan(), RecordedPlan::from_judged(&judged).expect("memory takes it"));
+        for ((guest, planned), (_, verdict)) in plan.guests().zip(judged.guests()) {
+            let Verdict::Steps(steps) = planned else { continue };
+            let target = OperationTarget::from_plan(plan, guest).expect("steps need a reading");
+            let (environment, step, digest) = (plan.desired().environment().clone(), steps[0].clone(), Digest::of_bytes(b"plan"));
+            let operation = Operation::new(id.clone(), run.clone(), environment, target, step, 0, digest, OperationSource::Convergent);
+            let is_step = matches!(verdict, JudgedVerdict::Steps(_));
+            assert_eq!(recorded.contains_operation(&operation), is_step, "{case:?} {}", guest.vmid);
+            seen.insert(is_step);
+        }
+    }
+    assert_eq!(seen.len(), 2, "both must occur");
 }
 
 /// A lock is a reason of the planner, a hold one of the judgement: both refuse the same guests, and refuse their dependents alike.

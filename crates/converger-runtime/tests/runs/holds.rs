@@ -1,10 +1,14 @@
 //! Holds and freezes that a person named by the caller sets and ends, without a lock and without an open environment.
 
+use std::sync::Arc;
+
+use converger_core::artifact::{Digest, Provenance, write_body};
 use converger_core::guest::Vmid;
 use converger_core::refusal::{Refusal, RefusalCode};
+use converger_core::safety::JudgedVerdict;
 use converger_runtime::holds::{CheckedHold, HoldCheckOutcome, HoldRequest, HoldSubject};
 use converger_runtime::state_dir::WriteOutcome;
-use converger_runtime::{Author, Reason};
+use converger_runtime::{Author, EnvironmentReader, EventBus, Host, ObservationSource, Observed, Planned, Reason};
 
 use super::lab::lab_name;
 use super::*;
@@ -104,4 +108,70 @@ fn unchecked_hold_notes_another_environment_at_the_same_address() {
 fn blank_names_and_reasons_are_rejected_before_anything_is_written() {
     assert!(Author::new(" ", 1).is_none() && Author::new(&"x".repeat(5_000), 1).is_none());
     assert!(Reason::new("\n").is_none() && Reason::new(&"x".repeat(5_000)).is_none());
+}
+
+fn body_digest(planned: &Planned) -> Digest {
+    write_body(&mut std::io::sink(), planned.judged.plan()).expect("it can be written")
+}
+
+/// The refused guests with their first code.
+fn refused_guests(planned: &Planned) -> Vec<(u32, RefusalCode)> {
+    let refused = planned.judged.guests().filter_map(|(guest, verdict)| match verdict {
+        JudgedVerdict::Refused(refusals) => Some((guest.vmid.get(), refusals[0].code())),
+        _ => None,
+    });
+    refused.collect()
+}
+
+const AFTER_101: &str = "  - { vmid: 102, kind: qemu, name: web-2, config: { cores: 2 }, after: [101] }\n";
+
+#[test]
+fn g7_live_and_recorded_plans_have_the_same_body_with_and_without_a_state_directory_whatever_is_held() {
+    block(async {
+        let stage = Stage::start(100);
+        let guests = format!("{START_101}{AFTER_101}");
+        let config = stage.config(&[("[environments.lab]", "[store]\ndirectory = \"state\"\n[environments.lab]")]);
+        let reader = EnvironmentReader::new(lab_name(), config, Host::system(), Arc::<EventBus>::default());
+        let plan = || reader.plan(declared(&guests), &ObservationSource::Live);
+        let without_store = plan().await.expect("the lab responds");
+        assert_eq!(refused_guests(&without_store), []);
+
+        let state = stage.state().await;
+        let hold = check(&stage, request(HoldSubject::Guest(vmid(101)), "ann")).await.expect("the guest exists");
+        assert_eq!(refused_code(state.record_hold(hold).await.expect("writable")), None);
+        let held = plan().await.expect("the lab responds");
+        assert_eq!(refused_guests(&held), [(101, RefusalCode::GuestHeld), (102, RefusalCode::DependencyRefused)]);
+
+        let observation = held.judged.plan().observation().clone();
+        let recorded = Observed { observation, provenance: Provenance::Replay };
+        let recorded = reader.judge(declared(&guests), recorded, &state.load_conditions(&lab_name()).await.expect("readable"));
+        assert_eq!(refused_guests(&recorded), [], "a recording gives the same on every machine");
+        assert_eq!([&held, &recorded].map(body_digest), [body_digest(&without_store); 2]);
+    });
+}
+
+#[test]
+fn held_guest_stops_the_run_or_is_left_out_and_the_ledger_has_the_same_refusals() {
+    block(async {
+        let stage = Stage::start(100);
+        let state = stage.state().await;
+        let hold = check(&stage, request(HoldSubject::Guest(vmid(101)), "ann")).await.expect("the guest exists");
+        assert_eq!(refused_code(state.record_hold(hold).await.expect("writable")), None);
+        let environment = stage.open_ready(&state);
+        let guests = format!("{START_101}{CORES_102}");
+        for (refused, expected) in [(RefusedGuestPolicy::StopRun, None), (RefusedGuestPolicy::LeaveOut, Some("102 done"))] {
+            let request = RunRequest { refused, ..run_request(&guests) };
+            let StartedRun::Run(run) = environment.start_run(request).await.expect("it starts") else { panic!("it is the same cluster") };
+            assert_eq!(run.refused_guests(), [vmid(101)]);
+            let digest = body_digest(run.planned());
+            let report = match run.admit(Confirmation::FullDigest { by: "ann".into(), digest }).await {
+                RunAdmission::Approved(run) => run.apply().await,
+                RunAdmission::Ended(report) => report,
+            };
+            assert_eq!(shown(&report.operations), Vec::from_iter(expected));
+            let refusals: Vec<_> = report.refusals.iter().map(|(guest, refusal)| (*guest, refusal.code())).collect();
+            assert_eq!(refusals, [(Some(vmid(101)), RefusalCode::GuestHeld)]);
+        }
+        environment.close().await.expect("there is no witness");
+    });
 }

@@ -254,7 +254,8 @@ fn plan_object() -> Json {
     let count = || json!({ "type": "integer", "minimum": 0 });
     let limits = object(&["guests", "percent", "stops"], json!({ "guests": count(), "percent": count(), "stops": count() }));
     let person = object(&["by", "reason"], json!({ "by": text(), "reason": text() }));
-    let blocked_by = json!({ "oneOf": [object(&["person"], json!({ "person": person })), object(&["operation"], json!({ "operation": text() }))] });
+    let blocked_by =
+        json!({ "oneOf": [object(&["person"], json!({ "person": person })), object(&["operation"], json!({ "operation": text() }))] });
     let hold = object(&["by", "vmid"], json!({ "by": blocked_by, "vmid": vmid() }));
     let circumstances = object(&["freeze"], json!({ "freeze": or_null(text()), "holds": list(hold) }));
     let judged_guest = object(&["refusals", "vmid"], json!({ "refusals": refusals(), "vmid": vmid() }));

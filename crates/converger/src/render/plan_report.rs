@@ -109,7 +109,12 @@ fn render_converged(judged: &Judged, summary: &PlanSummary, options: ReportOptio
 }
 
 /// The guests of one kind of verdict, in the order of the plan, as many as are to be shown.
-fn render_group(judged: &Judged, is_meant: impl Fn(JudgedVerdict<'_>) -> bool, options: ReportOptions, shown: &mut ShownRemedies) -> String {
+fn render_group(
+    judged: &Judged,
+    is_meant: impl Fn(JudgedVerdict<'_>) -> bool,
+    options: ReportOptions,
+    shown: &mut ShownRemedies,
+) -> String {
     let mut members = judged.guests().filter(|(_, verdict)| is_meant(*verdict));
     let listed = members.by_ref().take(options.guests_shown_max);
     let mut text: String = listed.map(|(guest, verdict)| render_guest(judged.plan(), guest, verdict, options, shown)).collect();
@@ -141,7 +146,13 @@ fn describe_counts(summary: &PlanSummary) -> String {
     join_counts(&counts).unwrap_or_else(|| "no guests".to_owned())
 }
 
-fn render_guest(plan: &Plan, guest: &DesiredGuest, verdict: JudgedVerdict<'_>, options: ReportOptions, shown: &mut ShownRemedies) -> String {
+fn render_guest(
+    plan: &Plan,
+    guest: &DesiredGuest,
+    verdict: JudgedVerdict<'_>,
+    options: ReportOptions,
+    shown: &mut ShownRemedies,
+) -> String {
     let name = plan.name_of(guest).map_or("(no name)".to_owned(), quote_untrusted);
     let title = format!("{} {} {}", guest.vmid, guest.kind, apply_style(BOLD, name));
     match verdict {

@@ -210,7 +210,7 @@ fn decision_of_another_planner_is_shown_but_not_reproduced() {
     let (fixture, _, done) = fixture_with_two_runs();
     let shown = fixture.run_expecting(&["explain", &done], 0);
     let forger = DatabaseForger::open(&fixture.state_directory());
-    forge_entry(&forger, "run-started", &done, |text| Some(text.replacen("\"planner\":1", "\"planner\":4711", 1)));
+    forge_entry(&forger, "run-started", &done, |text| Some(text.replacen("\"planner\":2", "\"planner\":4711", 1)));
     drop(forger);
     let why = format!("run {done} was decided by planner 4711 of converger ");
     fixture.check_fails(&["reproduce", &done], 1, &format!("error[other-planner]: {why}"));

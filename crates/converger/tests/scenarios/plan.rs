@@ -51,8 +51,9 @@ fn as_list(value: &Value) -> &[Value] {
 #[test]
 fn detects_a_plan_that_contradicts_itself() {
     let mut plan: Value = serde_json::from_str(
-        r#"{"body": {"guests": [{"verdict": "refused", "refusals": [{}]}, {"verdict": "steps", "steps": [{}]}, {"verdict": "converged"}]},
-            "summary": {"guests": 3, "converged": 1, "refused": 1, "steps": 1}, "judgement": {"refusals": []}}"#,
+        r#"{"body": {"guests": [{"vmid": 100, "verdict": "refused", "refusals": [{}]}, {"vmid": 101, "verdict": "steps", "steps": [{}]},
+            {"vmid": 102, "verdict": "converged"}]}, "summary": {"guests": 3, "converged": 1, "refused": 1, "steps": 1},
+            "judgement": {"guests": [], "refusals": []}}"#,
     )
     .expect("JSON");
     plan["digest"] = Digest::of_bytes(plan["body"].to_string().as_bytes()).to_string().into();
@@ -63,6 +64,8 @@ fn detects_a_plan_that_contradicts_itself() {
         ("/summary/steps", 2.into()),
         ("/body/guests/0/refusals", Value::Array(Vec::new())),
         ("/body/guests/1/steps", Value::Array(Vec::new())),
+        ("/judgement/guests", serde_json::json!([{ "vmid": 101, "refusals": [{}] }])),
+        ("/judgement/guests", serde_json::json!([{ "vmid": 102, "refusals": [{}] }])),
     ] {
         let mut changed = plan.clone();
         *changed.pointer_mut(path).expect("it is there") = forged;

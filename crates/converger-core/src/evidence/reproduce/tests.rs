@@ -128,8 +128,7 @@ fn an_added_row_that_is_not_used_does_not_change_the_record() {
 fn a_changed_or_removed_row_matters_only_if_the_decision_uses_it() {
     let recorded = record(&sample_world());
     let changed_action = |change: &str| CATALOGUE.map(|row| if row.change == change { Action { risk: Risk::High, ..row } } else { row });
-    let changed_field =
-        |kind, field| TABLE.map(|row| if is_row(&row, kind, field) { FieldRule { max: row.max - 1, ..row } } else { row });
+    let changed_field = |kind, field| TABLE.map(|row| if is_row(&row, kind, field) { FieldRule { max: row.max - 1, ..row } } else { row });
     let removed_field = |kind, field| TABLE.into_iter().filter(|row| !is_row(row, kind, field)).collect::<Vec<_>>();
     let other = |part| Err(ReproduceError::OtherTables { part });
     assert_eq!(recorded.reproduce_with(&changed_action("stop"), &TABLE), Ok(()));

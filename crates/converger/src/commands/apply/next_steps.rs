@@ -27,7 +27,8 @@ const OTHER_DIGEST: &str = "--confirm has the digest of another plan: something 
 
 impl NextSteps {
     pub(super) fn for_plan(arguments: &ApplyArgs, safe: &SafePlan, mode: ApprovalMode) -> Result<Self, CommandError> {
-        let digest = write_body(&mut io::sink(), safe.plan()).map_err(|error| CommandError::failure(format!("cannot write the plan: {error}")))?;
+        let digest =
+            write_body(&mut io::sink(), safe.plan()).map_err(|error| CommandError::failure(format!("cannot write the plan: {error}")))?;
         let help = match mode {
             ApprovalMode::Shared => {
                 "`mode = \"shared\"` needs the approval of someone else, which this version does not support yet; nothing can be applied"
