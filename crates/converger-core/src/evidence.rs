@@ -174,6 +174,23 @@ pub enum LedgerEntry {
         size: u64,
         /// The root hash of that log, as in a checkpoint; `None` if the witness had seen nothing.
         root: Option<Box<str>>,
+        /// The epoch that begins here, one above the last.
+        epoch: u64,
+        /// When.
+        at_ms: u64,
+    },
+    /// A person put a backup in place of the store. The entries before this one are those of the backup.
+    Restored {
+        /// Who.
+        by: Box<str>,
+        /// Why.
+        reason: Box<str>,
+        /// The number of entries of the log that was given up: as the witness had seen it, or as the replaced store had it.
+        size: u64,
+        /// The root hash of that log, as in a checkpoint; `None` if none is known.
+        root: Option<Box<str>>,
+        /// The epoch that begins here: above the last one of the backup and of the replaced store.
+        epoch: u64,
         /// When.
         at_ms: u64,
     },
@@ -261,6 +278,7 @@ impl LedgerEntry {
             | Self::Release { at_ms, .. }
             | Self::Thaw { at_ms, .. }
             | Self::Resync { at_ms, .. }
+            | Self::Restored { at_ms, .. }
             | Self::Rekeyed { at_ms, .. }
             | Self::Pruned { at_ms, .. } => *at_ms,
         }
@@ -288,6 +306,7 @@ impl LedgerEntry {
             Self::Freeze(_) => "freeze",
             Self::Thaw { .. } => "thaw",
             Self::Resync { .. } => "resync",
+            Self::Restored { .. } => "restore",
             Self::Pruned { .. } => "prune",
             Self::Rekeyed { .. } => "rekey",
             Self::Binding(_) => "binding",
@@ -297,7 +316,7 @@ impl LedgerEntry {
 }
 
 /// The names of all kinds.
-pub const ENTRY_KINDS: [&str; 22] = [
+pub const ENTRY_KINDS: [&str; 23] = [
     "key",
     "run-started",
     "plan",
@@ -320,7 +339,11 @@ pub const ENTRY_KINDS: [&str; 22] = [
     "rekey",
     "binding",
     "rename",
+    "restore",
 ];
+
+/// The epoch of a new store. Each resync and each restore begins a later one; plans, approvals and signatures of earlier epochs are void.
+pub const FIRST_EPOCH: u64 = 1;
 
 /// The maximal number of digests in one prune entry, so that it stays below the size limit; more digests need more entries.
 pub const PRUNED_DIGESTS_MAX: usize = 512;

@@ -1,4 +1,4 @@
-//! Prints a store with rows in every table as SQL. `tests/data/store-v2.sql` was made with it. A later version gets a file of its own;
+//! Prints a store with rows in every table as SQL. `tests/data/store-v3.sql` was made with it. A later version gets a file of its own;
 //! old files stay unchanged.
 
 use std::error::Error;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use converger_core::apply::{EnvironmentRename, Freeze, Hold, OperationEnd, Resolution};
 use converger_core::artifact::Digest;
+use converger_core::evidence::LedgerEntry;
 use converger_core::guest::EnvironmentName;
 use converger_store::conformance::{OperationSample, block_on};
 use converger_store::{Batch, SqliteStore, Store, StoreSettings, StoreWrite};
@@ -33,6 +34,8 @@ fn fixture_batch() -> Batch {
     let former = EnvironmentName::new("site-a").unwrap_or_else(|| environment.clone());
     let other = EnvironmentName::new("site-b").unwrap_or_else(|| environment.clone());
     let rename = EnvironmentRename { from: former.clone(), to: other, by: "ann".into(), reason: "moved".into(), at_ms: 4 };
+    let (by, reason, root) = ("ann".into(), "restored".into(), None);
+    let resync = LedgerEntry::Resync { by, reason, size: 20, root, epoch: 2, at_ms: 10 };
     Batch::from(plan)
         .with(sample.start_write())
         .with(StoreWrite::Bind(OperationSample::binding(&former)))
@@ -52,6 +55,7 @@ fn fixture_batch() -> Batch {
         .with(StoreWrite::Freeze(freeze.clone()))
         .with(StoreWrite::Thaw { environment, by: "bob".into(), at_ms: 9 })
         .with(StoreWrite::Freeze(freeze))
+        .with(StoreWrite::decision(resync))
 }
 
 fn dump_sql(connection: &Connection) -> rusqlite::Result<String> {

@@ -113,6 +113,14 @@ pub enum StoreRefusal {
         /// The reason.
         reason: Box<str>,
     },
+    /// The entry begins an epoch that cannot follow the current one: another process began one in the meantime.
+    #[error("epoch {epoch} cannot follow epoch {now}; run the command again")]
+    EpochOutOfOrder {
+        /// The current epoch.
+        now: u64,
+        /// The epoch of the entry.
+        epoch: u64,
+    },
     /// The environment is not frozen.
     #[error("the environment `{0}` is not frozen")]
     NotFrozen(EnvironmentName),

@@ -33,6 +33,8 @@ pub struct LedgerIndex {
     freeze_entries: Vec<(u64, Option<u64>)>,
     /// The last entry that bound or renamed an environment, by name.
     of_names: BTreeMap<EnvironmentName, u64>,
+    /// The last entry that began an epoch.
+    epoch_entry: Option<u64>,
 }
 
 /// A difference between a journal and its ledger.
@@ -84,6 +86,7 @@ impl LedgerIndex {
             }
             LedgerEntry::Binding(binding) => drop(self.of_names.insert(binding.environment.clone(), index)),
             LedgerEntry::Rename(rename) => self.rename(index, rename),
+            LedgerEntry::Resync { .. } | LedgerEntry::Restored { .. } => self.epoch_entry = Some(index),
             _ => {}
         }
     }
@@ -226,6 +229,18 @@ impl<'l> JournalCheck<'l> {
         }
     }
 
+    /// Compares the epoch of the store.
+    ///
+    /// # Errors
+    /// The entries lead to another epoch.
+    pub fn check_epoch(&self, stored: u64) -> MatchResult {
+        let logged = self.replay.epoch();
+        if stored == logged {
+            return Ok(());
+        }
+        mismatch(self.index.epoch_entry, format!("the store is in epoch {stored}, and the ledger is in epoch {logged}"))
+    }
+
     /// Checks that the ledger has nothing that the journal lacks. Call it after all operations and runs were checked.
     ///
     /// # Errors
@@ -309,6 +324,7 @@ pub async fn find_journal_mismatch(
         .check_complete()
         .and_then(|()| check.check_active_holds(&overview.holds, &overview.freezes))
         .and_then(|()| check.check_names(&overview.names))
+        .and_then(|()| check.check_epoch(overview.epoch))
         .and_then(|()| check.check_history(&overview));
     Ok(agreed.err())
 }

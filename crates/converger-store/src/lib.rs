@@ -121,6 +121,9 @@ pub trait StoreReader: Send + Sync {
     /// The size of the ledger.
     fn heads(&self) -> impl Future<Output = Result<LedgerHeads, StoreError>> + Send;
 
+    /// The epoch: 1 in a new store, raised by each resync and each restore. Plans, approvals and signatures of earlier epochs are void.
+    fn epoch(&self) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
     /// Entries of the ledger from this position on, counted from 0, at most `limit` and at most [`LIST_MAX`].
     fn entries(&self, from: u64, limit: u32) -> impl Future<Output = Result<Vec<Vec<u8>>, StoreError>> + Send;
 

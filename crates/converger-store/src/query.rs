@@ -117,6 +117,8 @@ pub struct JournalOverview {
     pub hold_history: HoldHistory,
     /// Every idempotency key, by environment and key.
     pub idempotency_keys: Vec<IdempotencyRow>,
+    /// The current epoch.
+    pub epoch: u64,
 }
 
 /// How many rows a stored ledger has.

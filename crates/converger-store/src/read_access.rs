@@ -122,6 +122,7 @@ impl<S: ReadAccess> StoreReader for S {
                 names: tables.names()?,
                 hold_history: tables.hold_history()?,
                 idempotency_keys: tables.idempotency_rows()?,
+                epoch: tables.epoch()?,
             })
         })
     }
@@ -136,6 +137,10 @@ impl<S: ReadAccess> StoreReader for S {
 
     fn heads(&self) -> impl Future<Output = Result<LedgerHeads, StoreError>> + Send {
         self.run_read(|tables| tables.heads())
+    }
+
+    fn epoch(&self) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        self.run_read(|tables| tables.epoch())
     }
 
     fn entries(&self, from: u64, limit: u32) -> impl Future<Output = Result<Vec<Vec<u8>>, StoreError>> + Send {

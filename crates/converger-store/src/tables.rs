@@ -58,6 +58,8 @@ pub(crate) trait ReadTables {
     fn holds(&self, environment: &EnvironmentName) -> Result<Vec<Hold>, Self::Error>;
     fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Self::Error>;
     fn heads(&self) -> Result<LedgerHeads, Self::Error>;
+    /// The current epoch.
+    fn epoch(&self) -> Result<u64, Self::Error>;
     /// The size of the ledger, including the entries that this transaction has written.
     fn ledger_length(&self) -> Result<u64, Self::Error>;
     /// Ledger entries starting at index `from` (zero-based).
@@ -95,6 +97,8 @@ pub(crate) trait WriteTables: ReadTables {
     fn put_thaw(&mut self, environment: &EnvironmentName, by: &str, at_ms: u64) -> Result<(), Self::Error>;
     fn put_binding(&mut self, binding: EnvironmentBinding) -> Result<(), Self::Error>;
     fn put_rename(&mut self, rename: &EnvironmentRename) -> Result<(), Self::Error>;
+    /// Begins a later epoch.
+    fn put_epoch(&mut self, epoch: u64) -> Result<(), Self::Error>;
     /// Whether these tables keep a ledger.
     fn keeps_ledger(&self) -> bool {
         true
@@ -186,7 +190,10 @@ fn apply_to_tables<T: WriteTables>(tables: &mut T, write: StoreWrite) -> ApplyRe
         StoreWrite::Record(record) => apply_record(tables, record),
         StoreWrite::Blob { digest, body } => apply_blob(tables, digest, &body),
         StoreWrite::RunStarted { run, inputs } => apply_run(tables, run, &inputs),
-        StoreWrite::Decision(entry) => check_standalone_decision(tables, &entry),
+        StoreWrite::Decision(entry) => {
+            check_standalone_decision(tables, &entry)?;
+            begin_epoch(tables, &entry)
+        }
         StoreWrite::RunEnded { id, end, at_ms } => {
             require_running(tables, &id)?;
             check_storable(&[], at_ms)?;
@@ -379,12 +386,29 @@ fn check_standalone_decision<T: WriteTables>(tables: &T, entry: &LedgerEntry) ->
         }
         LedgerEntry::Key { .. } => check_no_key(tables)?,
         LedgerEntry::Rekeyed { previous, verifier, .. } => names_last(tables, previous, verifier)?,
-        LedgerEntry::Recovery { .. } | LedgerEntry::Resync { .. } => {}
+        LedgerEntry::Recovery { .. } => {}
+        LedgerEntry::Resync { epoch, .. } | LedgerEntry::Restored { epoch, .. } => {
+            let now = tables.epoch().map_err(ApplyBatchError::Failed)?;
+            // Only a restore may skip epochs: those of the store that it replaced.
+            if *epoch <= now || matches!(entry, LedgerEntry::Resync { .. }) && *epoch != now + 1 {
+                return Err(StoreRefusal::EpochOutOfOrder { now, epoch: *epoch }.into());
+            }
+        }
         other => return Err(StoreRefusal::NotStandalone { kind: other.kind() }.into()),
     }
     // No table constrains these entries, so an entry that cannot be parsed again is refused here.
     let is_read_back = parse_entry(&encode_entry(entry)?).is_ok();
     if is_read_back { Ok(()) } else { Err(StoreRefusal::NotStorable.into()) }
+}
+
+/// Raises the epoch together with the entry that says why.
+fn begin_epoch<T: WriteTables>(tables: &mut T, entry: &LedgerEntry) -> ApplyResult<T::Error> {
+    match entry {
+        LedgerEntry::Resync { epoch, .. } | LedgerEntry::Restored { epoch, .. } => {
+            tables.put_epoch(*epoch).map_err(ApplyBatchError::Failed)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A ledger names one key. If two processes signed for the first time at once and each named its key, nobody could verify the ledger

@@ -49,9 +49,10 @@ enum PlantedStoreBug {
     HidesDigests,
     HidesFullTiles,
     CountsNoRows,
+    ForgetsEpochs,
 }
 
-const PLANTED_BUGS: [PlantedStoreBug; 33] = [
+const PLANTED_BUGS: [PlantedStoreBug; 34] = [
     PlantedStoreBug::ForgetsEverything,
     PlantedStoreBug::WritesPartialBatches,
     PlantedStoreBug::OldestFirst,
@@ -85,6 +86,7 @@ const PLANTED_BUGS: [PlantedStoreBug; 33] = [
     PlantedStoreBug::HidesDigests,
     PlantedStoreBug::HidesFullTiles,
     PlantedStoreBug::CountsNoRows,
+    PlantedStoreBug::ForgetsEpochs,
 ];
 
 struct BuggyStore(PlantedStoreBug, MemoryStore);
@@ -122,13 +124,8 @@ impl BuggyStore {
             (PlantedStoreBug::RepeatedIsWritten, Ok(CommitAck::Repeated { .. })) => Ok(CommitAck::Written { transaction: 1 }),
             (PlantedStoreBug::RefusedIsWritten, Err(StoreError::Refused(_))) => Ok(CommitAck::Written { transaction: 1 }),
             (PlantedStoreBug::RefusedHasEntry, refused @ Err(StoreError::Refused(_))) => {
-                let entry = StoreWrite::decision(LedgerEntry::Resync {
-                    by: "liar".into(),
-                    reason: "refused".into(),
-                    size: 0,
-                    root: None,
-                    at_ms: 1,
-                });
+                let environment = EnvironmentName::new("lab").expect("a name");
+                let entry = StoreWrite::decision(LedgerEntry::Recovery { environment, operations: Box::default(), at_ms: 1 });
                 store.commit_now(entry.into()).and(refused)
             }
             (PlantedStoreBug::TakesAliases, Err(StoreError::Refused(StoreRefusal::Name(NameConflict::SecondName { .. })))) => {
@@ -192,6 +189,10 @@ impl StoreReader for BuggyStore {
 
     fn full_tile(&self, tile: Tile) -> impl Future<Output = Result<Option<Vec<LogHash>>, StoreError>> + Send {
         ready(if self.0 == PlantedStoreBug::HidesFullTiles { Ok(None) } else { block_on(self.1.full_tile(tile)) })
+    }
+
+    fn epoch(&self) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        ready(if self.0 == PlantedStoreBug::ForgetsEpochs { Ok(1) } else { block_on(self.1.epoch()) })
     }
 
     fn ledger_rows(&self) -> impl Future<Output = Result<LedgerRows, StoreError>> + Send {

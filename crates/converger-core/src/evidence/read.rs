@@ -65,6 +65,7 @@ struct EntryDraft {
     digests: Option<Vec<Digest>>,
     end: Option<OperationEnd>,
     environment: Option<EnvironmentName>,
+    epoch: Option<u64>,
     evidence: Option<Evidence>,
     guest: Option<Vmid>,
     how: Option<Slug>,
@@ -92,7 +93,7 @@ struct EntryDraft {
     verifier: Option<Box<str>>,
 }
 
-const WHAT_KEYS: [&str; 39] = [
+const WHAT_KEYS: [&str; 40] = [
     "answer",
     "before_ms",
     "boot",
@@ -107,6 +108,7 @@ const WHAT_KEYS: [&str; 39] = [
     "digests",
     "end",
     "environment",
+    "epoch",
     "evidence",
     "guest",
     "how",
@@ -152,6 +154,7 @@ fn read_draft<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<O
             "digests" => draft.digests = read_list(reader, "`digests`", read_digest)?,
             "end" => draft.end = read_enum(reader, "`end`", &OperationEnd::WORDS, &OperationEnd::ALL)?,
             "environment" => draft.environment = read_checked(reader, "`environment`", EnvironmentName::new)?,
+            "epoch" => draft.epoch = reader.read_integer("`epoch`", 0, INTEGER_MAX)?.map(|(number, _)| number),
             "evidence" => draft.evidence = read_evidence(reader)?,
             "guest" => draft.guest = read_vmid(reader, "`guest`")?,
             "how" => draft.how = read_checked(reader, "`how`", Slug::new)?,
@@ -248,7 +251,10 @@ impl EntryDraft {
             "prune" => LedgerEntry::Pruned { by, before_ms: self.before_ms?, digests: self.digests?.into(), at_ms },
             "binding" => LedgerEntry::Binding(EnvironmentBinding { environment: self.environment?, cluster: self.cluster?, by, at_ms }),
             "rename" => LedgerEntry::Rename(EnvironmentRename { from: self.environment?, to: self.to?, by, reason: self.reason?, at_ms }),
-            _ => LedgerEntry::Resync { by, reason: self.reason?, size: self.size?, root: self.root, at_ms },
+            "restore" => {
+                LedgerEntry::Restored { by, reason: self.reason?, size: self.size?, root: self.root, epoch: self.epoch?, at_ms }
+            }
+            _ => LedgerEntry::Resync { by, reason: self.reason?, size: self.size?, root: self.root, epoch: self.epoch?, at_ms },
         })
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::LedgerEntry;
+use super::{FIRST_EPOCH, LedgerEntry};
 use super::observation_retention::ObservationUsage;
 use crate::apply::{
     EnvironmentBinding, EnvironmentNames, EnvironmentRename, Freeze, Hold, IllegalRecord, JournalRecord, NameConflict, OperationEnd,
@@ -34,6 +34,8 @@ pub struct LedgerReplay {
     freezes: BTreeMap<EnvironmentName, Freeze>,
     pub(super) names: EnvironmentNames,
     keys: Vec<Box<str>>,
+    /// The epoch that the last resync or restore began.
+    later_epoch: Option<u64>,
 }
 
 /// A run, with its end and the time of it, if it ended.
@@ -64,6 +66,13 @@ pub enum MisplacedEntry {
     Hold(Vmid),
     /// The environment was already frozen, or was not frozen.
     Freeze(EnvironmentName),
+    /// It begins an epoch that cannot follow the current one.
+    Epoch {
+        /// The epoch before it.
+        now: u64,
+        /// The epoch that it begins.
+        epoch: u64,
+    },
     /// The ledger already has a key.
     SecondKey,
     /// It does not replace the current key, or the new key was used before.
@@ -98,6 +107,7 @@ impl fmt::Display for MisplacedEntry {
             Self::Hold(vmid) => write!(out, "guest {vmid} was already held, or was not held"),
             Self::Freeze(environment) => write!(out, "`{environment}` was already frozen, or was not frozen"),
             Self::Name(conflict) => conflict.fmt(out),
+            Self::Epoch { now, epoch } => write!(out, "it begins epoch {epoch}, which cannot follow epoch {now}"),
             Self::BoundTwice(environment) => write!(out, "`{environment}` is already bound to a cluster"),
             Self::Rename { from, to } => write!(out, "`{from}` had nothing to rename, or `{to}` was in use"),
         }
@@ -156,7 +166,9 @@ impl LedgerReplay {
                 }
                 self.keys.push(verifier);
             }
-            LedgerEntry::Resync { .. } => {}
+            LedgerEntry::Resync { epoch, .. } if epoch != self.epoch() + 1 => return Err(MisplacedEntry::Epoch { now: self.epoch(), epoch }),
+            LedgerEntry::Restored { epoch, .. } if epoch <= self.epoch() => return Err(MisplacedEntry::Epoch { now: self.epoch(), epoch }),
+            LedgerEntry::Resync { epoch, .. } | LedgerEntry::Restored { epoch, .. } => self.later_epoch = Some(epoch),
             LedgerEntry::Binding(binding) => return self.bind(binding),
             LedgerEntry::Rename(rename) => return self.rename(&rename),
         }
@@ -312,6 +324,12 @@ impl LedgerReplay {
     /// The current freezes.
     pub fn freezes(&self) -> impl Iterator<Item = &Freeze> {
         self.freezes.values()
+    }
+
+    /// The epoch after the entries so far.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.later_epoch.unwrap_or(FIRST_EPOCH)
     }
 
     /// The keys, in order.

@@ -92,6 +92,15 @@ fn random_entry(rng: &mut Rng, kind: usize) -> LedgerEntry {
             reason: random_text(rng),
             size: rng.below(1 << 40),
             root: (rng.below(2) == 0).then(|| random_text(rng)),
+            epoch: rng.below(1 << 40),
+            at_ms,
+        },
+        22 => LedgerEntry::Restored {
+            by: random_text(rng),
+            reason: random_text(rng),
+            size: rng.below(1 << 40),
+            root: (rng.below(2) == 0).then(|| random_text(rng)),
+            epoch: rng.below(1 << 40),
             at_ms,
         },
         19 => LedgerEntry::Rekeyed {
@@ -184,6 +193,29 @@ fn changing_a_byte_gives_another_entry_or_an_error() {
             changed[at] ^= 1 << rng.below(8);
             assert_ne!(parse_entry(&changed).as_ref(), Ok(&entry), "byte {at} of {}", String::from_utf8_lossy(&bytes));
         }
+    }
+}
+
+/// A number that is used twice would make plans and approvals of a time line that was given up valid again.
+#[test]
+fn an_epoch_follows_only_an_earlier_one() {
+    let entry = |is_restore: bool, epoch: u64| {
+        let (by, reason, size, root, at_ms) = ("ann".into(), "the disk was lost".into(), 3, None, 7);
+        if is_restore {
+            LedgerEntry::Restored { by, reason, size, root, epoch, at_ms }
+        } else {
+            LedgerEntry::Resync { by, reason, size, root, epoch, at_ms }
+        }
+    };
+    let mut replay = LedgerReplay::default();
+    assert_eq!(replay.epoch(), 1);
+    // (whether it is a restore, the epoch of the entry, the epoch after it)
+    let cases =
+        [(false, 1, 1), (true, 1, 1), (false, 3, 1), (true, 0, 1), (false, 2, 2), (false, 2, 2), (true, 2, 2), (true, 6, 6), (false, 8, 6)];
+    for (is_restore, epoch, after) in cases {
+        let before = replay.epoch();
+        let expected = if before == after { Err(MisplacedEntry::Epoch { now: before, epoch }) } else { Ok(()) };
+        assert_eq!((replay.apply_entry(entry(is_restore, epoch)), replay.epoch()), (expected, after), "{is_restore} {epoch}");
     }
 }
 

@@ -149,8 +149,9 @@ fn write_command_members<M: SerializeMap>(map: &mut M, entry: &LedgerEntry) -> R
             map.serialize_entry("by", by)?;
             map.serialize_entry("environment", environment)
         }
-        LedgerEntry::Resync { by, reason, size, root, .. } => {
+        LedgerEntry::Resync { by, reason, size, root, epoch, .. } | LedgerEntry::Restored { by, reason, size, root, epoch, .. } => {
             map.serialize_entry("by", by)?;
+            map.serialize_entry("epoch", epoch)?;
             map.serialize_entry("reason", reason)?;
             if let Some(root) = root {
                 map.serialize_entry("root", root)?;

@@ -16,7 +16,8 @@ async fn fill_disk(store: &SqliteStore) -> Digest {
     assert!(store.commit(StoreWrite::blob(filler).into()).await.is_ok(), "there is room");
     let blob = |bytes: usize, number: u64| StoreWrite::blob([vec![1; bytes], number.to_be_bytes().to_vec()].concat());
     let note = |number| {
-        let entry = LedgerEntry::Resync { by: "ann".into(), reason: "x".into(), size: number, root: None, at_ms: number };
+        let environment = EnvironmentName::new("lab").expect("a name");
+        let entry = LedgerEntry::Recovery { environment, operations: Box::default(), at_ms: number };
         StoreWrite::decision(entry)
     };
     let writes: [&dyn Fn(u64) -> StoreWrite; 3] = [&|number| blob(64 << 10, number), &|number| blob(4 << 10, number), &note];

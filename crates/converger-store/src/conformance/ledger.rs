@@ -18,6 +18,7 @@ pub(super) fn stories<S: StoreFixture>() -> Vec<StoreStory<S>> {
         ("the ledger only extends", ledger_only_extends),
         ("decisions that only the ledger records", decisions_without_table),
         ("a ledger names one key", one_signing_key),
+        ("each resync and each restore begins a later epoch", epochs_only_grow),
         ("pruning is recorded, and nothing that may be needed is pruned", prune_is_recorded),
     ]
 }
@@ -87,8 +88,8 @@ fn no_entry_without_write<S: StoreFixture>(fixture: &mut S) -> StoryResult {
 }
 
 /// An entry that a ledger may contain any number of times.
-fn resync_write(number: u64) -> StoreWrite {
-    let entry = LedgerEntry::Resync { by: "ann".into(), reason: format!("word {number}").into(), size: number, root: None, at_ms: number };
+fn recovery_write(number: u64) -> StoreWrite {
+    let entry = LedgerEntry::Recovery { environment: OperationSample::new(1).environment(), operations: Box::default(), at_ms: number };
     StoreWrite::decision(entry)
 }
 
@@ -111,18 +112,18 @@ fn rekey(previous: &str, verifier: &str) -> StoreWrite {
 /// A second key is refused, however far behind the first and also within one batch. An entry that only quotes a key is accepted.
 fn one_signing_key<S: StoreFixture>(fixture: &mut S) -> StoryResult {
     let store = fixture.new_store();
-    let duplicate = Batch::from(resync_write(0)).with(key_write(1)).with(key_write(2));
+    let duplicate = Batch::from(recovery_write(0)).with(key_write(1)).with(key_write(2));
     expect_refused(&store, "two keys in one batch", duplicate, StoreRefusal::SecondKey)?;
     expect_equal("the entries", read_all_entries(&store)?.len(), 0)?;
-    let quoted = LedgerEntry::Resync { by: "\"kind\":\"key\"".into(), reason: "\"kind\":\"key\"".into(), size: 0, root: None, at_ms: 0 };
+    let quoted = LedgerEntry::Resync { by: "\"kind\":\"key\"".into(), reason: "\"kind\":\"key\"".into(), size: 0, root: None, epoch: 2, at_ms: 0 };
     expect_written(&store, "what quotes one", Batch::from(StoreWrite::decision(quoted)))?;
-    expect_written(&store, "many words", Batch::new((0..600).map(resync_write).collect()))?;
+    expect_written(&store, "many words", Batch::new((0..600).map(recovery_write).collect()))?;
     expect_written(&store, "a key", key_write(3))?;
-    expect_written(&store, "many words", Batch::new((0..600).map(resync_write).collect()))?;
+    expect_written(&store, "many words", Batch::new((0..600).map(recovery_write).collect()))?;
     expect_refused(&store, "the same key", key_write(3), StoreRefusal::SecondKey)?;
     let store = fixture.reopen_store(store);
     expect_refused(&store, "another key", key_write(4), StoreRefusal::SecondKey)?;
-    expect_refused(&store, "another key behind something", Batch::from(resync_write(1)).with(key_write(5)), StoreRefusal::SecondKey)?;
+    expect_refused(&store, "another key behind something", Batch::from(recovery_write(1)).with(key_write(5)), StoreRefusal::SecondKey)?;
     expect_refused(&store, "a rekey of a key that is not named", rekey("key-9", "key-6"), StoreRefusal::OtherKey)?;
     expect_refused(&store, "a rekey by the same key", rekey("key-3", "key-3"), StoreRefusal::OtherKey)?;
     expect_written(&store, "a rekey of the key that is named", rekey("key-3", "key-6"))?;
@@ -132,12 +133,44 @@ fn one_signing_key<S: StoreFixture>(fixture: &mut S) -> StoryResult {
     expect_equal("the entries", read_all_entries(&store)?.len(), 1203)
 }
 
+fn epoch_entry(is_restore: bool, epoch: u64) -> StoreWrite {
+    let (by, reason, size, root, at_ms) = ("ann".into(), "the disk was lost".into(), 3, None, 7);
+    StoreWrite::decision(if is_restore {
+        LedgerEntry::Restored { by, reason, size, root, epoch, at_ms }
+    } else {
+        LedgerEntry::Resync { by, reason, size, root, epoch, at_ms }
+    })
+}
+
+/// The number and its entry are one write: neither is there without the other, and no number is used twice.
+fn epochs_only_grow<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let store = fixture.new_store();
+    let read = |store: &S::Store| expect_readable("the epoch", block_on(store.epoch()));
+    let out_of_order = |now, epoch| StoreRefusal::EpochOutOfOrder { now, epoch };
+    expect_equal("the epoch of a new store", read(&store)?, 1)?;
+    expect_refused(&store, "a resync without a later epoch", epoch_entry(false, 1), out_of_order(1, 1))?;
+    expect_refused(&store, "a restore without a later epoch", epoch_entry(true, 1), out_of_order(1, 1))?;
+    expect_refused(&store, "a resync that skips an epoch", epoch_entry(false, 3), out_of_order(1, 3))?;
+    let undone = Batch::from(epoch_entry(false, 2)).with(epoch_entry(false, 2));
+    expect_refused(&store, "the same epoch twice in one batch", undone, out_of_order(2, 2))?;
+    expect_equal("the epoch after what was refused", read(&store)?, 1)?;
+    expect_equal("the entries of what was refused", read_all_entries(&store)?.len(), 0)?;
+    expect_written(&store, "a resync", epoch_entry(false, 2))?;
+    expect_equal("the epoch after a resync", read(&store)?, 2)?;
+    let store = fixture.reopen_store(store);
+    expect_equal("the epoch for the next process", read(&store)?, 2)?;
+    expect_written(&store, "a restore in place of a store of epoch 6", epoch_entry(true, 7))?;
+    expect_refused(&store, "an earlier epoch", epoch_entry(true, 7), out_of_order(7, 7))?;
+    expect_equal("the epoch after a restore", read(&store)?, 7)?;
+    expect_equal("the entries", read_all_entries(&store)?.len(), 2)
+}
+
 /// Tiles become full along the way, and the log matches one that is computed from the entries.
 fn ledger_only_extends<S: StoreFixture>(fixture: &mut S) -> StoryResult {
     let (mut store, mut log_builder, mut number) = (fixture.new_store(), LogBuilder::default(), 0);
     let mut full = Vec::new();
     for length in [1, 2, 252, 1, 1, 255, 88, 400] {
-        let batch = Batch::new((number..number + length).map(resync_write).collect());
+        let batch = Batch::new((number..number + length).map(recovery_write).collect());
         expect_written(&store, "words", batch)?;
         for bytes in expect_readable("entries", block_on(store.entries(number, LIST_MAX)))? {
             log_builder.append(LogHash::of_leaf(&bytes), |tile, hashes, _| full.push((tile, hashes.to_vec())));
@@ -176,7 +209,7 @@ fn prune_is_recorded<S: StoreFixture>(fixture: &mut S) -> StoryResult {
     expect_refused(&store, "nothing", prune(&[], 2, "ann"), StoreRefusal::Empty)?;
     expect_refused(&store, "a blank author", prune(&[one], 2, " "), StoreRefusal::NotStorable)?;
     expect_refused(&store, "a search from before the run", prune(&[one], 0, "ann"), StoreRefusal::LedgerGrown { seen: 0, now: 2 })?;
-    let batch = Batch::from(resync_write(1)).with(prune(&[one], 2, "ann"));
+    let batch = Batch::from(recovery_write(1)).with(prune(&[one], 2, "ann"));
     expect_refused(&store, "a search from before its own batch", batch, StoreRefusal::LedgerGrown { seen: 2, now: 3 })?;
     let unknown = Digest::of_bytes(b"strange");
     expect_refused(&store, "what is not kept", prune(&[one, unknown], 2, "ann"), StoreRefusal::NotKept(unknown))?;

@@ -4,7 +4,7 @@ use converger_core::apply::{
     EnvironmentNames, EnvironmentRename, Freeze, Hold, Operation, OperationEnd, OperationHistory, Resolution, RunStart,
 };
 use converger_core::artifact::Digest;
-use converger_core::evidence::{LedgerEntry, LedgerReplay, parse_entry};
+use converger_core::evidence::{FIRST_EPOCH, LedgerEntry, LedgerReplay, parse_entry};
 use converger_core::guest::EnvironmentName;
 use converger_ledger::Tile;
 
@@ -167,12 +167,13 @@ fn write_journal(store: &impl crate::Store, sample: &mut OperationSample) -> Res
             freezes: vec![(freeze(&other), Some(("bob".into(), 8))), (freeze(&new), None)],
         },
         idempotency_keys: vec![key],
+        epoch: FIRST_EPOCH,
     })
 }
 
 fn overview_of_journal<S: StoreFixture>(fixture: &mut S) -> StoryResult {
     let (store, mut sample) = (fixture.new_store(), OperationSample::new(72));
-    expect_equal("an empty journal", read_overview(&store)?, JournalOverview::default())?;
+    expect_equal("an empty journal", read_overview(&store)?, JournalOverview { epoch: FIRST_EPOCH, ..JournalOverview::default() })?;
     let wanted = write_journal(&store, &mut sample)?;
     expect_equal("the overview", read_overview(&store)?, wanted.clone())?;
     expect_equal("the overview for the next process", read_overview(&fixture.reopen_store(store))?, wanted)
@@ -232,7 +233,8 @@ fn stored_tiles<S: StoreFixture>(fixture: &mut S) -> StoryResult {
     let read = |store: &S::Store| expect_readable("rows", block_on(store.ledger_rows()));
     expect_equal("the rows of an empty ledger", read(&store)?, LedgerRows::default())?;
     let entry = |number: u64| {
-        StoreWrite::decision(LedgerEntry::Resync { by: "ann".into(), reason: "x".into(), size: number, root: None, at_ms: number })
+        let environment = OperationSample::new(1).environment();
+        StoreWrite::decision(LedgerEntry::Recovery { environment, operations: Box::default(), at_ms: number })
     };
     for first in [0, 300] {
         expect_written(&store, "entries", Batch::new((first..first + 300).map(entry).collect()))?;

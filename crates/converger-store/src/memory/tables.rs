@@ -9,6 +9,7 @@ use converger_core::apply::{
     OperationEnd, OperationHistory, OperationId, OperationSource, RunId, RunStart, SendingMark, TaskId,
 };
 use converger_core::artifact::Digest;
+use converger_core::evidence::FIRST_EPOCH;
 use converger_core::guest::{ClusterIdentity, EnvironmentName, Vmid};
 use converger_ledger::{LogBuilder, LogHash, Tile};
 
@@ -36,6 +37,8 @@ pub(crate) struct MemoryTables {
     /// The ledger; empty if `has_no_ledger` is set. Its hashes are computed on request.
     entries: Vec<Arc<[u8]>>,
     has_no_ledger: bool,
+    /// The epoch that the last resync or restore began.
+    later_epoch: Option<u64>,
     /// The number of durable entries.
     durable: usize,
     undo: Vec<UndoStep>,
@@ -62,6 +65,7 @@ enum UndoStep {
     Freeze,
     Thaw(usize),
     Entry,
+    Epoch(Option<u64>),
     Names(Box<ByName>),
 }
 
@@ -118,6 +122,7 @@ impl MemoryTables {
             UndoStep::Freeze => drop(self.hold_history.freezes.pop()),
             UndoStep::Thaw(row) => self.hold_history.freezes[row].1 = None,
             UndoStep::Entry => drop(self.entries.pop()),
+            UndoStep::Epoch(before) => self.later_epoch = before,
             UndoStep::Names(before) => {
                 let ByName { names, occupants, keys, hold_history } = *before;
                 (self.names, self.occupants, self.keys, self.hold_history) = (names, occupants, keys, hold_history);
@@ -330,6 +335,10 @@ impl ReadTables for MemoryTables {
         Ok(LedgerHeads { durable: if self.durable == self.entries.len() { all } else { head(self.durable) }, all })
     }
 
+    fn epoch(&self) -> Result<u64, Infallible> {
+        Ok(self.later_epoch.unwrap_or(FIRST_EPOCH))
+    }
+
     fn ledger_length(&self) -> Result<u64, Infallible> {
         Ok(self.entries.len() as u64)
     }
@@ -490,6 +499,11 @@ impl WriteTables for MemoryTables {
 
     fn keeps_ledger(&self) -> bool {
         !self.has_no_ledger
+    }
+
+    fn put_epoch(&mut self, epoch: u64) -> Result<(), Infallible> {
+        self.undo.push(UndoStep::Epoch(self.later_epoch.replace(epoch)));
+        Ok(())
     }
 
     fn put_entry(&mut self, entry: Vec<u8>) -> Result<(), Infallible> {

@@ -9,9 +9,9 @@ use rusqlite::{Connection, TransactionBehavior};
 pub(super) const APPLICATION_ID: i64 = 0x6463_6e76;
 
 /// The version of [`SCHEMA`].
-pub(super) const VERSION: i64 = 2;
+pub(super) const VERSION: i64 = 3;
 
-const SCHEMA: &str = include_str!("v2.sql");
+const SCHEMA: &str = include_str!("v3.sql");
 
 /// What a file contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,8 +94,10 @@ mod tests {
 
     /// A store as version 1 wrote it, with rows in every table.
     const V1: &str = include_str!("../../tests/data/store-v1.sql");
-    /// The same for this version.
+    /// The same for version 2.
     const V2: &str = include_str!("../../tests/data/store-v2.sql");
+    /// The same for this version.
+    const V3: &str = include_str!("../../tests/data/store-v3.sql");
 
     fn memory_connection() -> Connection {
         let connection = Connection::open_in_memory().expect("opens");
@@ -121,16 +123,18 @@ mod tests {
 
     #[test]
     fn refuses_a_store_of_an_older_version_and_changes_nothing_in_it() {
-        let mut older = filled(V1);
-        let before = dump_schema(&older);
-        assert_eq!(find_format_fault(&older), Ok(Some(SchemaState::Older(1))));
-        assert_eq!(make(&mut older), Ok(SchemaState::Older(1)));
-        assert_eq!((user_version(&older), dump_schema(&older)), (1, before));
+        for (fixture, version) in [(V1, 1), (V2, 2)] {
+            let mut older = filled(fixture);
+            let before = dump_schema(&older);
+            assert_eq!(find_format_fault(&older), Ok(Some(SchemaState::Older(version))));
+            assert_eq!(make(&mut older), Ok(SchemaState::Older(version)));
+            assert_eq!((user_version(&older), dump_schema(&older)), (version, before));
+        }
     }
 
     #[test]
     fn does_not_migrate_newer_or_foreign_stores() {
-        let mut newer = filled(V2);
+        let mut newer = filled(V3);
         newer.pragma_update(None, "user_version", 7).expect("set");
         assert_eq!(make(&mut newer), Ok(SchemaState::Newer(7)));
         for (application, version, table) in [(1, 1, ""), (0, 1, ""), (APPLICATION_ID, 0, ""), (0, 0, "CREATE TABLE theirs (x)")] {
@@ -149,6 +153,6 @@ mod tests {
         let mut new = memory_connection();
         assert_eq!(make(&mut new), Ok(SchemaState::Current));
         assert_eq!(make(&mut new), Ok(SchemaState::Current), "a second time changes nothing");
-        assert_eq!((user_version(&new), dump_schema(&new)), (VERSION, dump_schema(&filled(V2))));
+        assert_eq!((user_version(&new), dump_schema(&new)), (VERSION, dump_schema(&filled(V3))));
     }
 }

@@ -5,10 +5,11 @@ use converger_core::apply::{
     Operation, OperationEnd, OperationHistory, OperationId, OperationSource, RunId, RunStart, TaskId, write_operation, write_outcome,
 };
 use converger_core::artifact::Digest;
+use converger_core::evidence::FIRST_EPOCH;
 use converger_core::guest::{ClusterIdentity, EnvironmentName, Vmid};
 use converger_ledger::{LogHash, Tile};
 use rusqlite::types::Value;
-use rusqlite::{Connection, Params, Row, params};
+use rusqlite::{Connection, OptionalExtension as _, Params, Row, params};
 
 use super::sql_fault::SqlFault;
 use super::{ledger, rows};
@@ -264,6 +265,12 @@ impl ReadTables for SqlTables<'_> {
         ledger::read_heads(self.connection)
     }
 
+    fn epoch(&self) -> SqlResult<u64> {
+        let number = self.connection.prepare_cached("SELECT number FROM epoch")?.query_row([], |row| row.get::<_, i64>(0)).optional()?;
+        let number = number.map(|number| u64::try_from(number).map_err(|_| SqlFault::damaged_row("epoch", "it is negative")));
+        Ok(number.transpose()?.unwrap_or(FIRST_EPOCH))
+    }
+
     fn ledger_length(&self) -> SqlResult<u64> {
         Ok(self.size + self.leaves.len() as u64)
     }
@@ -438,6 +445,11 @@ impl WriteTables for SqlTables<'_> {
             self.connection.prepare_cached(sql)?.execute(params![rename.from.as_str(), rename.to.as_str()])?;
         }
         Ok(())
+    }
+
+    fn put_epoch(&mut self, epoch: u64) -> SqlResult<()> {
+        let sql = "INSERT OR REPLACE INTO epoch (one, number, sum) VALUES (1, ?1, row_sum(1, ?1))";
+        self.change_one_row("epoch", sql, params![to_sql_integer(epoch)])
     }
 
     fn put_entry(&mut self, entry: Vec<u8>) -> SqlResult<()> {

@@ -102,7 +102,7 @@ fn run_victim(directory: &Path) {
     let Ok(store) = SqliteStore::open(directory, settings) else { return println!("\nnot opened") };
     let sample = OperationSample::new(1);
     // Enough entries to fill a tile along the way.
-    let start = || super::ledger::resync_batch(0..200).with(sample.start_write());
+    let start = || super::ledger::recovery_batch(0..200).with(sample.start_write());
     retry_while_full(|| block_on(store.commit(start())));
     for group in 0..10 {
         let waiting: Vec<_> = (group * 3..group * 3 + 3).map(|number| (number, store.commit(three_intents(&sample, number)))).collect();

@@ -10,10 +10,10 @@ use converger_store::{
 use super::{commit_written, open_store, open_unchecked_connection, panicking_settings, state_directory_path};
 
 /// A batch of entries that a ledger may contain any number of times.
-pub(super) fn resync_batch(numbers: std::ops::Range<u64>) -> Batch {
-    let resync_entry =
-        |number| LedgerEntry::Resync { by: "ann".into(), reason: format!("word {number}").into(), size: number, root: None, at_ms: number };
-    Batch::new(numbers.map(|number| StoreWrite::decision(resync_entry(number))).collect())
+pub(super) fn recovery_batch(numbers: std::ops::Range<u64>) -> Batch {
+    let environment = OperationSample::new(1).environment();
+    let recovery = |at_ms| LedgerEntry::Recovery { environment: environment.clone(), operations: Box::default(), at_ms };
+    Batch::new(numbers.map(|number| StoreWrite::decision(recovery(number))).collect())
 }
 
 /// The head of the log that these entries make.
@@ -57,10 +57,10 @@ fn two_processes_share_one_ledger() {
     let (_above, directory) = state_directory_path();
     let (one, two) = (open_store(&directory), open_store(&directory));
     for round in 0..40 {
-        commit_written(&one, resync_batch(round * 20..round * 20 + 7));
+        commit_written(&one, recovery_batch(round * 20..round * 20 + 7));
         // A refused batch leaves the log as it was.
         assert!(block_on(one.commit(StoreWrite::decision(LedgerEntry::Key { verifier: "x".into(), at_ms: u64::MAX }).into())).is_err());
-        commit_written(&two, resync_batch(round * 20 + 7..round * 20 + 20));
+        commit_written(&two, recovery_batch(round * 20 + 7..round * 20 + 20));
     }
     let entries = block_on(one.entries(0, 1000)).expect("read");
     let times: Vec<u64> = entries.iter().map(|entry| parse_entry(entry).expect("an entry").at_ms()).collect();
@@ -88,7 +88,7 @@ fn reports_entries_lost_or_added_at_the_end() {
     for (sql, part) in broken {
         let (_above, directory) = state_directory_path();
         let store = open_store(&directory);
-        commit_written(&store, resync_batch(0..600));
+        commit_written(&store, recovery_batch(0..600));
         drop(store);
         open_unchecked_connection(&directory.join("converger.db")).execute_batch(sql).expect("SQL");
         let error = SqliteStore::open(&directory, panicking_settings()).map(drop).expect_err(sql).to_string();
@@ -101,7 +101,7 @@ fn reports_entries_lost_or_added_at_the_end() {
 fn reading_reports_a_gap() {
     let (_above, directory) = state_directory_path();
     let store = open_store(&directory);
-    commit_written(&store, resync_batch(0..600));
+    commit_written(&store, recovery_batch(0..600));
     open_unchecked_connection(store.path()).execute_batch("DELETE FROM ledger_entries WHERE seq = 42").expect("SQL");
     let error = block_on(store.entries(0, 100)).expect_err("a gap").to_string();
     assert!(error.contains("entry 41 is missing"), "{error}");
@@ -133,7 +133,7 @@ fn mark_is_in_the_ledger_but_not_durable() {
     let dark = memory_store.crash().lose_power();
     assert_eq!(block_on(dark.heads()).expect("read").all, durable, "the mark and its entry are gone");
     let memory_store = memory_store.crash();
-    for batch in [Batch::from(sample.intent_record(&second)), resync_batch(0..1)] {
+    for batch in [Batch::from(sample.intent_record(&second)), recovery_batch(0..1)] {
         commit_written(&file, batch.clone());
         commit_written(&memory_store, batch);
     }
@@ -190,7 +190,7 @@ fn store_view_reads_everything_and_changes_nothing() {
     let (store, sample) = (open_store(&directory), OperationSample::new(1));
     let body = b"{\"planner\":1}".to_vec();
     let digest = converger_core::artifact::Digest::of_bytes(&body);
-    commit_written(&store, resync_batch(0..300));
+    commit_written(&store, recovery_batch(0..300));
     commit_written(&store, sample.start_write().with(StoreWrite::blob(body.clone())).with(sample.intent_record(&sample.operation(1, 1))));
     let wanted = read_all(&store);
     let before = list_directory(&directory);

@@ -10,7 +10,7 @@ use converger_store::conformance::{OperationSample, block_on};
 use converger_store::{OperationFilter, SqliteStore, StoreOpenError, StoreReader as _};
 use rusqlite::Connection;
 
-use super::ledger::resync_batch;
+use super::ledger::recovery_batch;
 use super::{commit_written, open_store, open_unchecked_connection, panicking_settings, peek_conditions, state_directory_path};
 
 fn open_error(directory: &Path) -> StoreOpenError {
@@ -154,8 +154,8 @@ fn refuses_a_newer_store_naming_both_versions() {
     Connection::open(&path).expect("opens").pragma_update(None, "user_version", 9).expect("set");
     let before = fs::read(&path).expect("there");
     let error = open_error(&directory);
-    assert!(matches!(error, StoreOpenError::Newer { found: 9, known: 2, .. }), "{error}");
-    assert!(error.to_string().contains("version 9") && error.to_string().contains("up to 2"), "{error}");
+    assert!(matches!(error, StoreOpenError::Newer { found: 9, known: 3, .. }), "{error}");
+    assert!(error.to_string().contains("version 9") && error.to_string().contains("up to 3"), "{error}");
     assert_eq!(fs::read(&path).expect("there"), before);
 }
 
@@ -250,8 +250,8 @@ fn refuses_a_store_of_version_1_and_names_both_versions() {
     drop(connection);
     let before = std::fs::read(directory.join("converger.db")).expect("read");
     let error = SqliteStore::open(&directory, panicking_settings()).expect_err("an older format");
-    assert!(matches!(error, StoreOpenError::Older { found: 1, known: 2, .. }), "{error}");
-    for part in ["schema version 1", "reads version 2 only", env!("CARGO_PKG_VERSION"), "use another state directory"] {
+    assert!(matches!(error, StoreOpenError::Older { found: 1, known: 3, .. }), "{error}");
+    for part in ["schema version 1", "reads version 3 only", env!("CARGO_PKG_VERSION"), "use another state directory"] {
         assert!(error.to_string().contains(part), "{error}");
     }
     let lab = EnvironmentName::new("lab").expect("a name");
@@ -264,7 +264,7 @@ fn opens_a_store_of_this_version() {
     let (_above, directory) = state_directory_path();
     make_private_directory(&directory);
     let connection = open_unchecked_connection(&directory.join("converger.db"));
-    connection.execute_batch(include_str!("../data/store-v2.sql")).expect("SQL");
+    connection.execute_batch(include_str!("../data/store-v3.sql")).expect("SQL");
     drop(connection);
     let (store, sample) = (open_store(&directory), OperationSample::new(100));
     let histories = block_on(store.operations(OperationFilter::default(), 9)).expect("read");
@@ -278,6 +278,7 @@ fn opens_a_store_of_this_version() {
     assert_eq!(open, histories[2..]);
     assert_eq!(block_on(store.holds(sample.environment())).expect("read").len(), 1);
     assert!(block_on(store.freeze(sample.environment())).expect("read").is_some());
+    assert_eq!(block_on(store.epoch()), Ok(2));
     assert_eq!(block_on(store.run(sample.run().id)).expect("read").and_then(|run| run.ended), Some((OperationEnd::Held, 7)));
 }
 
@@ -290,7 +291,7 @@ fn opening_during_writes_finds_no_damage() {
         scope.spawn(|| {
             let store = open_store(&directory);
             for number in 0..600 {
-                commit_written(&store, resync_batch(number..number + 1));
+                commit_written(&store, recovery_batch(number..number + 1));
             }
         });
         for _ in 0..60 {

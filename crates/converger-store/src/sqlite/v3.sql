@@ -1,7 +1,7 @@
--- Version 2. Before the first release (0.2) the schema changes in place and the version goes up: an older file is refused, not migrated.
+-- Version 3. Before the first release (0.2) the schema changes in place and the version goes up: an older file is refused, not migrated.
 --
 -- Tables of events only grow (runs, run_ends, operations, tasks, ends, resolutions, blobs and the ledger). Other rows change: `occupants`
--- says which operation occupies a guest now, `ledger_head` is the size of the ledger, a hold or freeze is ended by setting who ended it,
+-- says which operation occupies a guest now, `ledger_head` is the size of the ledger, `epoch` the number of the current epoch, a hold or freeze is ended by setting who ended it,
 -- and of `sendings` only the last one counts. A rename changes the environment of everything in force (bindings, holds, freezes,
 -- occupants, keys); runs and operations keep the name that they started under, and `former_names` leads from there to the current name.
 --
@@ -170,4 +170,11 @@ CREATE TABLE ledger_head (
     durable_size INTEGER NOT NULL,
     durable_root BLOB NOT NULL,
     sum INTEGER NOT NULL CHECK (sum = row_sum(one, size, root, durable_size, durable_root))
+) STRICT;
+
+-- One row after the first resync or restore; without it the store is in epoch 1.
+CREATE TABLE epoch (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    number INTEGER NOT NULL CHECK (number > 1),
+    sum INTEGER NOT NULL CHECK (sum = row_sum(one, number))
 ) STRICT;
