@@ -58,6 +58,8 @@ pub enum RefusalCode {
     ClusterUnidentified,
     NameInUse,
     EnvironmentUnrecorded,
+    OperationsUnsettled,
+    StoreUnreadable,
 }
 
 /// The stage that refuses.
@@ -499,6 +501,19 @@ impl Refusal {
     pub fn environment_unrecorded(environment: &EnvironmentName) -> Self {
         Self::new(RefusalCode::EnvironmentUnrecorded).with("environment", environment.as_str())
     }
+
+    /// The store that would be replaced has operations in flight or held.
+    #[must_use]
+    pub fn operations_unsettled(in_flight: Vec<String>, held: Vec<String>) -> Self {
+        let lists = [("in_flight", in_flight), ("held", held)].into_iter().filter(|(_, ids)| !ids.is_empty());
+        lists.fold(Self::new(RefusalCode::OperationsUnsettled), |refusal, (key, ids)| refusal.with(key, Datum::Words(ids)))
+    }
+
+    /// The store that would be replaced cannot be read.
+    #[must_use]
+    pub fn store_unreadable(cause: &str) -> Self {
+        Self::new(RefusalCode::StoreUnreadable).with("cause", cause)
+    }
 }
 
 impl Serialize for Refusal {
@@ -531,7 +546,7 @@ mod tests {
             assert_eq!(entry.code as usize, index, "{}", entry.word);
             assert_eq!(RefusalCode::from_word(entry.word), Some(entry.code));
         }
-        assert_eq!(RefusalCode::EnvironmentUnrecorded as usize + 1, TABLE.len(), "the last code is in the table");
+        assert_eq!(RefusalCode::StoreUnreadable as usize + 1, TABLE.len(), "the last code is in the table");
     }
 
     #[test]

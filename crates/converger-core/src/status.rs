@@ -122,6 +122,8 @@ pub fn refusal_status(code: Refusal) -> EndStatus {
         | Refusal::PlanStale
         | Refusal::ObservationStale
         | Refusal::EnvironmentBusy
+        | Refusal::OperationsUnsettled
+        | Refusal::StoreUnreadable
         | Refusal::NotFrozen
         | Refusal::NotHeld
         | Refusal::EnvironmentAlias

@@ -161,6 +161,12 @@ impl RuntimeError {
         self
     }
 
+    /// The index of the ledger entry at which it was found.
+    #[must_use]
+    pub fn entry_index(&self) -> Option<u64> {
+        if let Self::Broken { entry, .. } = self { *entry } else { None }
+    }
+
     /// The message, code and remedy; none for a failed observation.
     #[must_use]
     pub fn fault(&self) -> Option<&RuntimeFault> {

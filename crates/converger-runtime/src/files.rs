@@ -243,6 +243,27 @@ fn create_as<T>(path: &Path, readers: FileReaders, write: impl FnOnce(&mut File)
     write_whole(path, readers, write, |new| new.take_name(path))
 }
 
+/// Creates a private file that `write` fills by its path, as SQLite needs it. The file has a temporary name until it is complete and durable. An
+/// existing file is not replaced, and after an error nothing is left.
+///
+/// # Errors
+/// Those of `write`, and those of the system through `failed`.
+pub fn create_private_by_path<T, E>(
+    path: &Path,
+    write: impl FnOnce(&Path) -> Result<T, E>,
+    failed: impl Fn(io::Error) -> E,
+) -> Result<T, E> {
+    remove_temporaries_of(path);
+    if fs::symlink_metadata(path).is_ok() {
+        return Err(failed(io::ErrorKind::AlreadyExists.into()));
+    }
+    let mut new = NewFile::open_temporary(path, 0o600).map_err(&failed)?;
+    let value = write(&new.temporary_path())?;
+    let placed = new.file.sync_all().and_then(|()| new.take_name(path)).and_then(|()| sync_parent_directory(path));
+    placed.map_err(failed)?;
+    Ok(value)
+}
+
 /// The same for one of many files in a directory that was tidied before ([`remove_stale_temporaries`]).
 ///
 /// # Errors

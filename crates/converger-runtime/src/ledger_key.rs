@@ -185,7 +185,8 @@ fn read_key_file(path: &Path) -> Result<Option<NoteSigner>, RuntimeError> {
         RuntimeError::failed(format!("cannot read {}: {error}", files::display_path(path))).with_code(FailureCode::JournalUnreadable)
     };
     let file = match files::check_readable(path).and_then(|()| fs::File::open(path)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // A backup is one file, and never contains the key.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
         file => file.map_err(unreadable)?,
     };
     let mode = file.metadata().map_err(unreadable)?.permissions().mode();

@@ -17,8 +17,10 @@
 //! | [`holds`] | Sets and ends holds of guests and freezes of environments. | engine |
 //! | [`operation_resolution`], [`environment_rename`] | Writes that people make under the lock of an environment. | adapters, engine |
 //! | [`ledger_prune`], [`ledger_rekey`] | Removes old readings; replaces the signing key. | adapters, engine |
+//! | [`store_backup`], [`store_restore`] | Copies the store to a verified file; puts such a file in place of the store. | adapters, engine |
 //! | [`ledger_key`], [`witness`] | The signing key, and the copy of the last checkpoint on other storage. | adapters, engine |
 //! | [`ledger_reader`] | Reads ledger and journal without opening them for writing. | adapters, engine |
+//! | [`state_check`], [`entry_check`] | Verifies a store: hashes, entries, journal and file. | adapters, engine |
 //! | [`reader`] | `EnvironmentReader`: observes and plans without writing (G4, G5). | engine, actuator, store writer |
 //! | [`environment`] | `Environment`: one locked environment with one executor; recovers, starts runs, reloads, closes. | HTTP, SQL, files |
 //! | [`run`] | `Run` and `ApprovedRun`: one run from plan to report. | adapters, SQL, files |
@@ -35,6 +37,7 @@
 pub mod author;
 mod cluster_identity;
 pub mod config;
+pub mod entry_check;
 pub mod environment;
 pub mod environment_rename;
 pub mod error;
@@ -57,8 +60,11 @@ pub mod report;
 pub mod run;
 pub mod run_clock;
 mod slow_response;
+pub mod state_check;
 pub mod state_dir;
 pub mod stop;
+pub mod store_backup;
+pub mod store_restore;
 pub mod witness;
 
 pub use author::{Author, Reason};

@@ -226,18 +226,11 @@ impl StateDirectory {
 
     /// The same for this person, whose name others see while they are refused.
     pub(crate) fn lock_environment_for(&self, environment: &EnvironmentName, author: &Author) -> Result<LockOutcome, RuntimeError> {
-        match EnvironmentLock::acquire(self.path(), environment, &author.by, author.at_ms) {
-            Ok(lock) => {
-                self.shared.store.inner().rely_on(&lock);
-                Ok(LockOutcome::Taken(lock))
-            }
-            Err(LockError::Busy { holder: Some(holder), .. }) => {
-                let since = timestamp::format_timestamp(holder.since_ms / 1000);
-                Ok(LockOutcome::Refused(Refusal::environment_busy(&holder.name, holder.pid, &since)))
-            }
-            Err(LockError::Busy { holder: None, .. }) => Ok(LockOutcome::Refused(Refusal::environment_busy_starting())),
-            Err(error @ (LockError::InvalidName | LockError::Unusable { .. })) => Err(lock_error(&error)),
+        let outcome = take_lock(self.path(), environment, author)?;
+        if let LockOutcome::Taken(lock) = &outcome {
+            self.shared.store.inner().rely_on(lock);
         }
+        Ok(outcome)
     }
 
     /// Attests the durable part of the ledger to the witness, if there is one.
@@ -248,6 +241,19 @@ impl StateDirectory {
         let Some(witness) = self.witness().map(Path::to_owned) else { return Ok(()) };
         let state = self.clone();
         run_blocking(move || witness::attest(&state, &witness)).await
+    }
+}
+
+/// Takes the lock of an environment in a state directory whose store need not be open.
+pub(crate) fn take_lock(directory: &Path, environment: &EnvironmentName, author: &Author) -> Result<LockOutcome, RuntimeError> {
+    match EnvironmentLock::acquire(directory, environment, &author.by, author.at_ms) {
+        Ok(lock) => Ok(LockOutcome::Taken(lock)),
+        Err(LockError::Busy { holder: Some(holder), .. }) => {
+            let since = timestamp::format_timestamp(holder.since_ms / 1000);
+            Ok(LockOutcome::Refused(Refusal::environment_busy(&holder.name, holder.pid, &since)))
+        }
+        Err(LockError::Busy { holder: None, .. }) => Ok(LockOutcome::Refused(Refusal::environment_busy_starting())),
+        Err(error @ (LockError::InvalidName | LockError::Unusable { .. })) => Err(lock_error(&error)),
     }
 }
 

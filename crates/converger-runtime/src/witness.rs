@@ -301,15 +301,44 @@ fn attest_locked(state: &StateDirectory, signer: &NoteSigner, path: &Path, mode:
     write_checkpoint(path, &text)
 }
 
-/// Takes a restored state directory back into service, for a recorded reason. Holds the lock throughout: a checkpoint that another copy wrote in
-/// between would be neither compared nor recorded.
+/// The witness, locked while a person replaces its checkpoint: a checkpoint that another copy wrote in between would be neither compared nor recorded.
+pub(crate) struct LockedWitness<'w> {
+    path: &'w Path,
+    _turn: fs::File,
+}
+
+/// The end of the log that a ledger gives up: its size, and its root as in a checkpoint if it is known.
+pub(crate) type GivenUpLog = (u64, Option<Box<str>>);
+
+impl<'w> LockedWitness<'w> {
+    pub(crate) fn lock(path: &'w Path) -> Result<Self, RuntimeError> {
+        Ok(Self { path, _turn: lock_witness(path, LOCK_WAIT_MAX)? })
+    }
+
+    /// The checkpoint, if there is one, verified with the keys that the ledger of this directory names.
+    pub(crate) fn read(&self, directory: &Path, named: Option<NamedKeys>) -> Result<Option<Checkpoint>, RuntimeError> {
+        read_checkpoint(self.path, |bytes| ledger_verifier(directory, named, bytes))
+    }
+
+    /// Replaces the checkpoint by that of the ledger, which need not extend it. An entry of the ledger says why.
+    pub(crate) fn restart(&self, state: &StateDirectory) -> Result<(), RuntimeError> {
+        attest_locked(state, &load_or_create_signer(state)?, self.path, AttestMode::Restart)
+    }
+}
+
+/// What a ledger gives up that replaces the one of this checkpoint.
+pub(crate) fn given_up_log(seen: Option<&Checkpoint>) -> GivenUpLog {
+    seen.map_or((0, None), |seen| (seen.size, Some(seen.root.to_string().into())))
+}
+
+/// Takes a restored state directory back into service, for a recorded reason. The entry begins a new epoch.
 ///
 /// # Errors
 /// The witness cannot be used, or there is nothing to take back.
 pub fn resync(state: &StateDirectory, witness: &Path, reason: Reason, author: Author) -> Result<u64, RuntimeError> {
-    let _turn = lock_witness(witness, LOCK_WAIT_MAX)?;
-    let seen = read_checkpoint(witness, |bytes| ledger_verifier(state.path(), recorded_key_in_store(state)?, bytes))?;
-    let (size, root) = seen.as_ref().map_or((0, None), |seen| (seen.size, Some(seen.root.to_string().into())));
+    let witness = LockedWitness::lock(witness)?;
+    let seen = witness.read(state.path(), recorded_key_in_store(state)?)?;
+    let (size, root) = given_up_log(seen.as_ref());
     // A new witness, or one whose file is gone, also needs a person to start it.
     let is_needed = match &seen {
         Some(seen) => compare_ledger(state.store(), seen)? != WitnessComparison::Extends,
@@ -318,16 +347,21 @@ pub fn resync(state: &StateDirectory, witness: &Path, reason: Reason, author: Au
     if !is_needed {
         return Err(RuntimeError::input("the ledger extends the checkpoint of the witness: there is nothing to resync"));
     }
-    let entry = LedgerEntry::Resync { by: author.by, reason: reason.into_text(), size, root, at_ms: author.at_ms };
+    let epoch = wait_for(state.store().epoch()).map_err(|error| store_error(&error))? + 1;
+    let entry = LedgerEntry::Resync { by: author.by, reason: reason.into_text(), size, root, epoch, at_ms: author.at_ms };
     wait_for(state.commit(Batch::from(StoreWrite::decision(entry))))?;
-    attest_locked(state, &load_or_create_signer(state)?, witness, AttestMode::Restart)?;
+    witness.restart(state)?;
     Ok(size)
 }
 
 /// Describes a resync that gave this checkpoint up, if the entry is one. The same key signs both ledgers then, so a person who holds the old checkpoint
 /// must learn who replaced it, when and why.
 pub fn describe_resync(index: u64, entry: &LedgerEntry, seen: &Checkpoint) -> Option<String> {
-    let LedgerEntry::Resync { by, reason, size, root: Some(root), at_ms } = entry else { return None };
+    let (LedgerEntry::Resync { by, reason, size, root: Some(root), at_ms, .. }
+    | LedgerEntry::Restored { by, reason, size, root: Some(root), at_ms, .. }) = entry
+    else {
+        return None;
+    };
     if *size != seen.size || **root != seen.root.to_string() {
         return None;
     }
@@ -373,6 +407,7 @@ mod tests {
             reason: "the disk was lost".into(),
             size: 3,
             root: root.map(Into::into),
+            epoch: 2,
             at_ms: 1_794_700_800_000,
         };
         let own = sample_checkpoint(3, b"a");

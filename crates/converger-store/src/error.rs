@@ -225,7 +225,10 @@ pub enum StoreOpenError {
         place: PathBuf,
     },
     /// A later version of the program wrote the file.
-    #[error("{place} has schema version {found}, but this program knows versions up to {known}; use the newer program")]
+    #[error(
+        "{place} has schema version {found}, but this program knows versions up to {known}; use the newer program, or restore a backup that \
+         this one wrote (`converger store restore`)"
+    )]
     Newer {
         /// The file.
         place: PathBuf,

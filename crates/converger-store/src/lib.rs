@@ -48,7 +48,10 @@ pub use query::{
     EndedBy, GUEST_OPERATIONS_MAX, HoldHistory, IdempotencyRow, JournalOverview, LIST_MAX, LedgerHead, LedgerHeads, LedgerRows,
     OperationFilter, OperationStatus, RunHistory, StoreConditions,
 };
-pub use sqlite::{FatalCause, OnFatal, SqliteStore, StoreSettings, StoreView, check_state_directory};
+pub use sqlite::{
+    FatalCause, OnFatal, STAGING_DIRECTORY, STORE_FILE, SqliteStore, StoreCopyError, StoreSettings, StoreView, check_state_directory,
+    copy_store,
+};
 pub use state_files::{KEY_FILE, has_state, is_state_file};
 pub use tables::key_named_in;
 pub use wait::wait_for;

@@ -103,6 +103,20 @@ impl EnvironmentLock {
         Ok(lock)
     }
 
+    /// The environments that have a lock file in a state directory: all that a process ever drove.
+    ///
+    /// # Errors
+    /// The directory cannot be listed.
+    pub fn list_environments(state_directory: &Path) -> io::Result<Vec<EnvironmentName>> {
+        let mut environments = Vec::new();
+        for entry in fs::read_dir(state_directory)? {
+            let path = entry?.path();
+            environments.extend(environment_of(&path).filter(|_| is_lock_file(&path)));
+        }
+        environments.sort();
+        Ok(environments)
+    }
+
     /// The file that was locked.
     pub(crate) fn file_identity(&self) -> &FileIdentity {
         &self.identity
@@ -136,13 +150,17 @@ fn open_lock_file(path: &Path) -> io::Result<File> {
 /// Whether a file is the lock of an environment: its name fits, and it is empty or contains a holder. Other programs use the same suffix,
 /// too.
 pub(crate) fn is_lock_file(path: &Path) -> bool {
-    let name = path.file_name().and_then(OsStr::to_str).and_then(|name| name.strip_suffix(LOCK_SUFFIX));
-    if name.and_then(EnvironmentName::new).is_none() {
+    if environment_of(path).is_none() {
         return false;
     }
     // A file that cannot be read may be a lock.
     let may_be_other = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0);
     !may_be_other || File::open(path).map_or(true, |mut file| read_holder(&mut file).is_some())
+}
+
+/// The environment that a lock file of this name belongs to.
+fn environment_of(path: &Path) -> Option<EnvironmentName> {
+    path.file_name().and_then(OsStr::to_str).and_then(|name| name.strip_suffix(LOCK_SUFFIX)).and_then(EnvironmentName::new)
 }
 
 /// Parses the holder; `None` unless the content is exactly what `write_holder` writes.

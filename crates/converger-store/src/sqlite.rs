@@ -6,6 +6,7 @@
 //! Must not have rules about what may be written (see `tables` of the crate).
 
 mod checksums;
+mod copy;
 mod holder;
 mod ledger;
 mod open;
@@ -40,8 +41,9 @@ use writer::{CommitResult, StoreWriter, SyncMode, WriteJob};
 
 #[cfg(feature = "conformance")]
 pub(crate) use checksums::register_row_sum;
-pub use open::check_state_directory;
-pub(crate) use open::{NO_FOLLOW, STORE_FILE};
+pub use copy::{StoreCopyError, copy_store};
+pub(crate) use open::NO_FOLLOW;
+pub use open::{STAGING_DIRECTORY, STORE_FILE, check_state_directory};
 pub use store_view::StoreView;
 
 /// Called once if a write may not have reached the disk. It must end the program (S18).

@@ -3,6 +3,7 @@
 mod evidence;
 mod guest_ids;
 mod ops;
+mod store;
 mod verbosity_args;
 
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ pub(crate) use evidence::{
 pub(crate) use guest_ids::{IdItem, select_guests};
 use guest_ids::{parse_id_item, parse_vmid};
 pub(crate) use ops::{OpsCommand, OpsListArgs, OpsResolveArgs, OpsShowArgs};
+pub(crate) use store::{StoreBackupArgs, StoreCommand, StoreRestoreArgs};
 pub(crate) use verbosity_args::VerbosityArgs;
 
 const ABOUT: &str = "\
@@ -271,11 +273,20 @@ Examples:
   converger ledger prune --before 90d              remove old observations"
     )]
     Ledger(LedgerCommand),
+    /// Back up the store of the state directory, or restore a backup
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  converger store backup /backup/converger.db
+  converger store restore /backup/converger.db --reason \"the disk broke\""
+    )]
+    Store(StoreCommand),
     /// Verify the ledger offline; report the first broken entry or file
     #[command(after_help = "\
 Examples:
   converger verify                                 your state directory
-  converger verify --db /backup/converger          a copy of one
+  converger verify --db /backup/converger          a copy or backup of one
   converger verify /srv/ledger --key KEY           an export
   converger verify receipt.txt --key KEY           a receipt
   converger verify /srv/ledger --since checkpoint.old --key KEY
@@ -697,6 +708,10 @@ pub(crate) enum SchemaFormat {
     Diff,
     /// `ledger prune --json`
     Pruned,
+    /// `store backup --json`
+    Backup,
+    /// `store restore --json`
+    Restored,
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod ops;
 mod pin;
 mod schema;
 mod signals;
+mod store;
 mod verify;
 
 use std::fs::File;
@@ -102,6 +103,7 @@ async fn dispatch_command(command: CliCommand) -> Result<ExitStatus, CommandErro
         CliCommand::Init(init_arguments) => init::init(&init_arguments).await,
         CliCommand::Pin(pin_arguments) => pin::pin(&pin_arguments).await,
         CliCommand::Ledger(which) => ledger::run_ledger(&which).await,
+        CliCommand::Store(command) => store::run_store(&command).await,
         CliCommand::Verify(arguments) => verify::verify(&arguments),
         CliCommand::Reproduce(arguments) => decisions::run_reproduce(&arguments),
         CliCommand::Diff(arguments) => decisions::run_diff(&arguments),

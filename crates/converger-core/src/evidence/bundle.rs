@@ -28,8 +28,8 @@ const REFUSED: &str = "refused";
 /// Result of the approval gate if other gates refuse whatever is confirmed, so that nobody is asked.
 const UNASKED: &str = "unasked";
 /// Refusal codes that have no gate because they are decided before there is a plan: who operates an environment, which cluster its name is
-/// bound to, and what a person may end.
-const CODES_WITHOUT_GATE: [RefusalCode; 8] = [
+/// bound to, what a person may end, and which store may be replaced.
+const CODES_WITHOUT_GATE: [RefusalCode; 10] = [
     RefusalCode::EnvironmentBusy,
     RefusalCode::NotFrozen,
     RefusalCode::EnvironmentAlias,
@@ -38,6 +38,8 @@ const CODES_WITHOUT_GATE: [RefusalCode; 8] = [
     RefusalCode::ClusterUnidentified,
     RefusalCode::NameInUse,
     RefusalCode::EnvironmentUnrecorded,
+    RefusalCode::OperationsUnsettled,
+    RefusalCode::StoreUnreadable,
 ];
 
 /// The evidence for one admission.

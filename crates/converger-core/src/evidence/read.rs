@@ -251,9 +251,7 @@ impl EntryDraft {
             "prune" => LedgerEntry::Pruned { by, before_ms: self.before_ms?, digests: self.digests?.into(), at_ms },
             "binding" => LedgerEntry::Binding(EnvironmentBinding { environment: self.environment?, cluster: self.cluster?, by, at_ms }),
             "rename" => LedgerEntry::Rename(EnvironmentRename { from: self.environment?, to: self.to?, by, reason: self.reason?, at_ms }),
-            "restore" => {
-                LedgerEntry::Restored { by, reason: self.reason?, size: self.size?, root: self.root, epoch: self.epoch?, at_ms }
-            }
+            "restore" => LedgerEntry::Restored { by, reason: self.reason?, size: self.size?, root: self.root, epoch: self.epoch?, at_ms },
             _ => LedgerEntry::Resync { by, reason: self.reason?, size: self.size?, root: self.root, epoch: self.epoch?, at_ms },
         })
     }

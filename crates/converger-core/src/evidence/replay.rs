@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::{FIRST_EPOCH, LedgerEntry};
 use super::observation_retention::ObservationUsage;
+use super::{FIRST_EPOCH, LedgerEntry};
 use crate::apply::{
     EnvironmentBinding, EnvironmentNames, EnvironmentRename, Freeze, Hold, IllegalRecord, JournalRecord, NameConflict, OperationEnd,
     OperationHistory, OperationId, RunId, RunStart,
@@ -166,7 +166,9 @@ impl LedgerReplay {
                 }
                 self.keys.push(verifier);
             }
-            LedgerEntry::Resync { epoch, .. } if epoch != self.epoch() + 1 => return Err(MisplacedEntry::Epoch { now: self.epoch(), epoch }),
+            LedgerEntry::Resync { epoch, .. } if epoch != self.epoch() + 1 => {
+                return Err(MisplacedEntry::Epoch { now: self.epoch(), epoch });
+            }
             LedgerEntry::Restored { epoch, .. } if epoch <= self.epoch() => return Err(MisplacedEntry::Epoch { now: self.epoch(), epoch }),
             LedgerEntry::Resync { epoch, .. } | LedgerEntry::Restored { epoch, .. } => self.later_epoch = Some(epoch),
             LedgerEntry::Binding(binding) => return self.bind(binding),

@@ -41,7 +41,7 @@ const fn entry(
 }
 
 /// All codes, in the order of [`RefusalCode`].
-pub static TABLE: [RefusalEntry; 40] = [
+pub static TABLE: [RefusalEntry; 42] = [
     entry(
         RefusalCode::NotQuorate,
         "not-quorate",
@@ -401,5 +401,23 @@ pub static TABLE: [RefusalEntry; 40] = [
         "nothing is recorded under this environment name",
         "This state directory has no cluster, run, hold or freeze under the old name: the name is misspelt, or another state directory is meant.",
         "Check the name with `converger ops list ENVIRONMENT` and the directory under `[store]` in converger.toml. A name that was never used needs no rename: change it in converger.toml and in the declared state.",
+    ),
+    entry(
+        RefusalCode::OperationsUnsettled,
+        "operations-unsettled",
+        RefusalStage::Apply,
+        RefusalReach::Run,
+        "the store has operations in flight or held",
+        "`converger store restore` replaces the store by an older one, which does not know these operations: nobody would recover them, and another operation could start on their guests. Operations in flight in the backup itself stay in flight; the next apply recovers them by reading.",
+        "Run `converger apply`, which recovers operations in flight, settle held ones with `converger ops resolve`, then restore.",
+    ),
+    entry(
+        RefusalCode::StoreUnreadable,
+        "store-unreadable",
+        RefusalStage::Apply,
+        RefusalReach::Run,
+        "the store that would be replaced cannot be read",
+        "`converger store restore` must not forget operations in flight, and whether the present store has any cannot be read: the store is damaged, or another version of the program wrote it.",
+        "If another version wrote it, settle its operations with that version. Look at the tasks and guests of the environment, then add `--replace-unreadable`; the replaced store is kept beside the new one.",
     ),
 ];

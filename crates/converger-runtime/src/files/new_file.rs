@@ -38,7 +38,8 @@ impl NewFile {
         descriptor(&file).exists().then_some(file)
     }
 
-    fn open_temporary(path: &Path, mode: u32) -> io::Result<Self> {
+    /// A file with a temporary name.
+    pub(super) fn open_temporary(path: &Path, mode: u32) -> io::Result<Self> {
         let name = temporary_name(path);
         // `create_new`: a link under this name must not be followed.
         let open = || File::options().write(true).create_new(true).mode(mode).open(&name);
@@ -48,6 +49,11 @@ impl NewFile {
             opened => opened?,
         };
         Ok(Self { file, name: Some(name) })
+    }
+
+    /// The temporary name; empty if the file has none.
+    pub(super) fn temporary_path(&self) -> PathBuf {
+        self.name.clone().unwrap_or_default()
     }
 
     /// Gives the file its name.

@@ -115,7 +115,8 @@ fn one_signing_key<S: StoreFixture>(fixture: &mut S) -> StoryResult {
     let duplicate = Batch::from(recovery_write(0)).with(key_write(1)).with(key_write(2));
     expect_refused(&store, "two keys in one batch", duplicate, StoreRefusal::SecondKey)?;
     expect_equal("the entries", read_all_entries(&store)?.len(), 0)?;
-    let quoted = LedgerEntry::Resync { by: "\"kind\":\"key\"".into(), reason: "\"kind\":\"key\"".into(), size: 0, root: None, epoch: 2, at_ms: 0 };
+    let quoted =
+        LedgerEntry::Resync { by: "\"kind\":\"key\"".into(), reason: "\"kind\":\"key\"".into(), size: 0, root: None, epoch: 2, at_ms: 0 };
     expect_written(&store, "what quotes one", Batch::from(StoreWrite::decision(quoted)))?;
     expect_written(&store, "many words", Batch::new((0..600).map(recovery_write).collect()))?;
     expect_written(&store, "a key", key_write(3))?;

@@ -20,7 +20,10 @@ use super::{StoreSettings, checksums, ledger, sql_fault};
 use crate::{KEY_FILE, StoreOpenError, lock};
 
 /// The name of the store file in the state directory.
-pub(crate) const STORE_FILE: &str = "converger.db";
+pub const STORE_FILE: &str = "converger.db";
+
+/// The directory in the state directory in which a restore prepares a store.
+pub const STAGING_DIRECTORY: &str = "restoring";
 
 /// The path of the WAL of a file.
 pub(super) fn wal_path(path: &Path) -> PathBuf {
@@ -165,6 +168,11 @@ fn find_remains(store_path: &Path) -> Option<PathBuf> {
     let directory = store_path.parent()?;
     let mut paths: Vec<_> = fs::read_dir(directory).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort();
+    // A restore was killed after it moved the old store away and before it moved the new one into place.
+    let staged = directory.join(STAGING_DIRECTORY).join(STORE_FILE);
+    if staged.exists() {
+        return Some(staged);
+    }
     let beside = [wal_path(store_path), directory.join(format!("{STORE_FILE}-shm")), directory.join(KEY_FILE)];
     paths.into_iter().find(|path| lock::is_lock_file(path) || beside.contains(path))
 }

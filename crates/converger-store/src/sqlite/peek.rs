@@ -34,7 +34,7 @@ pub(super) fn open_for_peek(path: &Path) -> Result<Option<PeekConnection>, Store
 
 /// Whether there is a store. A path that cannot be inspected may be a store, and one that is not a regular file cannot be opened: both
 /// are errors.
-fn check_store_exists(path: &Path) -> Result<bool, StoreOpenError> {
+pub(super) fn check_store_exists(path: &Path) -> Result<bool, StoreOpenError> {
     let unusable = |help, source| StoreOpenError::Unusable { what: "read", path: path.to_path_buf(), help, source };
     match std::fs::symlink_metadata(path) {
         // A process that died before its first transaction leaves an empty file.
@@ -62,7 +62,7 @@ fn connect_for_peek(path: &Path) -> Result<PeekConnection, StoreOpenError> {
     Ok(PeekConnection { connection, is_immutable_file: is_as_it_lies })
 }
 
-fn open_immutable(path: &Path) -> rusqlite::Result<Connection> {
+pub(super) fn open_immutable(path: &Path) -> rusqlite::Result<Connection> {
     let name: String = path.to_string_lossy().bytes().map(escape_uri_byte).collect();
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     let connection = Connection::open_with_flags(format!("file:{name}?mode=ro&immutable=1"), flags)?;

@@ -28,9 +28,9 @@ pub struct StoreView {
 }
 
 /// Attributes of a file that change when it is written to: device, inode, length and modification time.
-type FileStamp = (u64, u64, u64, i64, i64);
+pub(super) type FileStamp = (u64, u64, u64, i64, i64);
 
-fn file_stamp(path: &Path) -> Option<FileStamp> {
+pub(super) fn file_stamp(path: &Path) -> Option<FileStamp> {
     let found = fs::metadata(path).ok()?;
     Some((found.dev(), found.ino(), found.len(), found.mtime(), found.mtime_nsec()))
 }

@@ -47,14 +47,8 @@ fn fill_batch() -> Batch {
     let writes = [hold(20, "a disk"), release, hold(20, "another disk"), hold(21, "it's being moved"), freeze(), thaw, freeze()];
     // Enough entries to fill a tile.
     let key = StoreWrite::decision(LedgerEntry::Key { verifier: "key-1".into(), at_ms: 1 });
-    let epoch = StoreWrite::decision(LedgerEntry::Resync {
-        by: "ann".into(),
-        reason: "restored".into(),
-        size: 3,
-        root: None,
-        epoch: 2,
-        at_ms: 1,
-    });
+    let epoch =
+        StoreWrite::decision(LedgerEntry::Resync { by: "ann".into(), reason: "restored".into(), size: 3, root: None, epoch: 2, at_ms: 1 });
     let recoveries = super::ledger::recovery_batch(0..238).writes().to_vec();
     writes.into_iter().chain([key, epoch]).chain(recoveries).fold(batch, Batch::with).with(StoreWrite::RunEnded {
         id: sample.run().id,

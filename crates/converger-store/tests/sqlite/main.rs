@@ -1,6 +1,7 @@
 //! The store in a file: what it refuses to open, which faults it survives, and that it agrees with the store in memory.
 
 mod bit_flips;
+mod copy;
 mod differential;
 mod disk_faults;
 mod fault_injection;

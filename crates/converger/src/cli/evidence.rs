@@ -200,7 +200,7 @@ pub(crate) struct ProveArgs {
 pub(crate) struct VerifyArgs {
     /// An export, a receipt, or with --db a state directory [default: the state directory of converger.toml]
     pub(crate) path: Option<PathBuf>,
-    /// Treat the path as a state directory
+    /// Treat the path as a state directory, or as a backup of its store
     #[arg(long, requires = "path")]
     pub(crate) db: bool,
     /// The public key of the ledger, or a file that contains it

@@ -177,7 +177,7 @@ fn escape_json(json: &Json) -> String {
     format!("{json:#}").chars().map(escaped).collect()
 }
 
-fn state_location(location: &LedgerLocation) -> StateLocation {
+pub(super) fn state_location(location: &LedgerLocation) -> StateLocation {
     StateLocation { directory: location.directory.clone(), witness: location.witness.clone() }
 }
 

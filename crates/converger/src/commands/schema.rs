@@ -37,6 +37,8 @@ pub(super) fn print_schema(format: SchemaFormat) -> Result<ExitStatus, CommandEr
         SchemaFormat::Backtest => evidence::backtest_report(),
         SchemaFormat::Diff => evidence::diff_report(),
         SchemaFormat::Pruned => evidence::prune_report(),
+        SchemaFormat::Backup => evidence::backup_report(),
+        SchemaFormat::Restored => evidence::restore_report(),
     };
     // Printing this value cannot fail.
     let text = serde_json::to_string_pretty(&schema).unwrap_or_default();

@@ -3,22 +3,22 @@
 //! Bytes are checked by hashes, hashes by the signature, entries by the rules of the journal, and the journal by the entries. Nothing is repaired:
 //! a broken record is evidence.
 
-mod entry_check;
 mod export;
 mod export_files;
 mod receipt;
-mod state_directory;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 
+use converger_core::evidence::FIRST_EPOCH;
 use converger_core::failure::FailureCode;
-use converger_ledger::{Checkpoint, CheckpointError, NoteVerifier};
-use converger_runtime::{LedgerLocation, witness};
+use converger_ledger::NoteVerifier;
+use converger_runtime::entry_check::EarlierCheckpoint;
+use converger_runtime::state_check::{CheckedState, check_state};
+use converger_runtime::{LedgerLocation, LedgerReader, witness};
 use serde_json::json;
 
-use super::ledger::broken;
 use super::{CommandError, finish_output};
 use crate::cli::VerifyArgs;
 use crate::exit_status::ExitStatus;
@@ -32,6 +32,8 @@ struct VerifyReport {
     what: String,
     entries: u64,
     root: Option<String>,
+    /// The epoch after the last entry; `None` for a receipt.
+    epoch: Option<u64>,
     verifier: Option<NoteVerifier>,
     /// The number of pruned inputs.
     pruned: u64,
@@ -115,23 +117,24 @@ fn verify_state_directory(
     }
     // The entries say which key signed it.
     let since = read_earlier_checkpoint(arguments)?;
-    let whole = location.read(|reader| state_directory::verify(reader, key.as_ref(), since.as_ref()))?;
+    let whole = location.read(|reader| Ok::<_, CommandError>(state_report(reader, check_state(reader, key.as_ref(), since.as_ref())?)))?;
     witness::check_ledger(&location.directory, location.witness.as_deref())?;
     Ok(whole)
 }
 
-/// A checkpoint that was seen earlier.
-struct EarlierCheckpoint {
-    /// The name of its file.
-    name: String,
-    /// Its contents, whose signature is checked later.
-    checkpoint: Checkpoint,
-    bytes: Vec<u8>,
-}
-
-impl EarlierCheckpoint {
-    fn check_signature(&self, key: &NoteVerifier) -> Result<(), CommandError> {
-        Checkpoint::verify(&self.bytes, key).map(drop).map_err(|error| checkpoint_error(&self.name, &error))
+fn state_report(reader: &LedgerReader, checked: CheckedState) -> VerifyReport {
+    let CheckedState { entries, root, verifier, pruned, operations, epoch, notes, .. } = checked;
+    let operations = render::count_with_noun(operations, "operation");
+    VerifyReport {
+        what: format!("{}, with a journal of {operations}", files::display_path(reader.directory())),
+        entries,
+        root: Some(root.to_string()),
+        epoch: Some(epoch),
+        verifier,
+        pruned,
+        notes,
+        proven: None,
+        is_key_unverified: false,
     }
 }
 
@@ -140,15 +143,7 @@ fn read_earlier_checkpoint(arguments: &VerifyArgs) -> Result<Option<EarlierCheck
     let name = files::display_path(path);
     let read = files::read(path)
         .map_err(|error| CommandError::input_error(format!("cannot read {name}: {error}")).with_code(FailureCode::FileUnreadable))?;
-    let checkpoint = Checkpoint::parse_unverified(&read.bytes).map_err(|error| checkpoint_error(&name, &error))?;
-    Ok(Some(EarlierCheckpoint { name, checkpoint, bytes: read.bytes }))
-}
-
-fn checkpoint_error(name: &str, error: &CheckpointError) -> CommandError {
-    broken(format!("{name}: {error}")).with_help(
-        "--since takes a checkpoint of this ledger that somebody kept, as `converger ledger checkpoint` prints it and as an export has it: \
-         compare the file and the key with their source",
-    )
+    Ok(Some(EarlierCheckpoint::parse(name, read.bytes)?))
 }
 
 fn parse_verifier(text: &str) -> Result<NoteVerifier, CommandError> {
@@ -170,6 +165,9 @@ fn render_report(whole: &VerifyReport) -> String {
     if let Some(root) = &whole.root {
         let _ = writeln!(text, "  {} {} entries, root {root}", apply_style(render::CYAN, "ledger"), whole.entries);
     }
+    if let Some(epoch) = whole.epoch.filter(|epoch| *epoch != FIRST_EPOCH) {
+        let _ = writeln!(text, "  {}  {epoch}", apply_style(render::CYAN, "epoch"));
+    }
     if let Some(verifier) = &whole.verifier {
         let _ = writeln!(text, "  {}    {}", apply_style(render::CYAN, "key"), files::escape_hidden(&verifier.to_string()));
     }
@@ -184,7 +182,7 @@ fn render_report(whole: &VerifyReport) -> String {
 
 fn report_json(whole: &VerifyReport) -> serde_json::Value {
     json!({
-        "schema": "converger.verified/1", "whole": true, "what": whole.what, "entries": whole.entries, "root": whole.root,
+        "schema": "converger.verified/1", "whole": true, "what": whole.what, "entries": whole.entries, "root": whole.root, "epoch": whole.epoch,
         "key": whole.verifier.as_ref().map(ToString::to_string), "key_verified": !whole.is_key_unverified, "gone": whole.pruned, "notes": whole.notes, "proven": whole.proven,
     })
 }

@@ -365,6 +365,10 @@ impl<S: Store> StoreReader for ThreadedStore<S> {
         poll_without_idling(self.0.heads()).await
     }
 
+    async fn epoch(&self) -> Result<u64, StoreError> {
+        poll_without_idling(self.0.epoch()).await
+    }
+
     async fn entries(&self, from: u64, limit: u32) -> Result<Vec<Vec<u8>>, StoreError> {
         poll_without_idling(self.0.entries(from, limit)).await
     }

@@ -58,6 +58,7 @@ impl VolatileValues {
     pub(crate) fn replace_run_values(&self, text: &str) -> String {
         let text = replace_parts(&self.replace_values(text), RUN_CHARS, |part| is_run(part).then(|| self.name_run(part)));
         let text = replace_parts(&text, 20, |part| is_time(part).then(|| "<time>".to_owned()));
+        let text = replace_parts(&text, 16, |part| is_compact_time(part).then(|| "<time>".to_owned()));
         let text = replace_numbers(&replace_numbers(&text, "process: ", "<pid>"), "(process ", "<pid>");
         let text = replace_receipts(&text);
         let text = replace_parts(&text, KEY_CHARS, |part| is_key(part).then(|| "<key of the ledger>".to_owned()));
@@ -185,6 +186,12 @@ fn is_base64(text: &str) -> bool {
 fn is_time(text: &str) -> bool {
     let shape = |(byte, model): (u8, u8)| if model == b'0' { byte.is_ascii_digit() } else { byte == model };
     text.len() == 20 && text.bytes().zip(*b"0000-00-00T00:00:00Z").all(shape)
+}
+
+/// Whether a text is a time as in a file name.
+fn is_compact_time(text: &str) -> bool {
+    let shape = |(byte, model): (u8, u8)| if model == b'0' { byte.is_ascii_digit() } else { byte == model };
+    text.len() == 16 && text.bytes().zip(*b"00000000T000000Z").all(shape)
 }
 
 fn replace_numbers(text: &str, before: &str, name: &str) -> String {

@@ -59,8 +59,8 @@ fn describe_entry(entry: &LedgerEntry) -> String {
         LedgerEntry::Rename(rename) => {
             format!("{} to {} by {}: {}", rename.from, rename.to, quote_untrusted(&rename.by), quote_untrusted(&rename.reason))
         }
-        LedgerEntry::Resync { by, reason, size, .. } => {
-            format!("by {} after {size} entries: {}", quote_untrusted(by), quote_untrusted(reason))
+        LedgerEntry::Resync { by, reason, size, epoch, .. } | LedgerEntry::Restored { by, reason, size, epoch, .. } => {
+            format!("by {} after {size} entries, epoch {epoch}: {}", quote_untrusted(by), quote_untrusted(reason))
         }
     }
 }

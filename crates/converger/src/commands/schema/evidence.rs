@@ -38,16 +38,18 @@ fn entry_kinds() -> Vec<(&'static str, Json)> {
         ("release", json!({ "by": text(), "environment": text(), "guest": vmid() })),
         ("freeze", json!({ "by": text(), "environment": text(), "reason": text() })),
         ("thaw", json!({ "by": text(), "environment": text() })),
-        ("resync", json!({ "by": text(), "reason": text(), "root": text(), "size": count() })),
+        ("resync", json!({ "by": text(), "epoch": count(), "reason": text(), "root": text(), "size": count() })),
         ("prune", json!({ "before_ms": count(), "by": text(), "digests": list(digest()) })),
         ("rekey", json!({ "by": text(), "checkpoint": text(), "previous": text(), "reason": text(), "verifier": text() })),
         ("binding", json!({ "by": text(), "cluster": text(), "environment": text() })),
         ("rename", json!({ "by": text(), "environment": text(), "reason": text(), "to": text() })),
+        ("restore", json!({ "by": text(), "epoch": count(), "reason": text(), "root": text(), "size": count() })),
     ]
 }
 
 /// Optional members of an entry.
-const OPTIONAL_MEMBERS: [(&str, &str); 4] = [("refusal", "guest"), ("rekey", "checkpoint"), ("resync", "root"), ("run-started", "boot")];
+const OPTIONAL_MEMBERS: [(&str, &str); 5] =
+    [("refusal", "guest"), ("rekey", "checkpoint"), ("resync", "root"), ("restore", "root"), ("run-started", "boot")];
 
 /// An entry of the ledger.
 pub(super) fn entry() -> Json {
@@ -81,9 +83,9 @@ pub(super) fn verify_report() -> Json {
         }),
     );
     let whole = object(
-        &["entries", "gone", "key", "key_verified", "notes", "proven", "root", "schema", "what", "whole"],
+        &["entries", "epoch", "gone", "key", "key_verified", "notes", "proven", "root", "schema", "what", "whole"],
         json!({
-            "entries": count(), "gone": count(), "key": or_null(text()), "key_verified": { "type": "boolean" }, "notes": list(text()), "proven": or_null(proven),
+            "entries": count(), "epoch": or_null(count()), "gone": count(), "key": or_null(text()), "key_verified": { "type": "boolean" }, "notes": list(text()), "proven": or_null(proven),
             "root": or_null(text()),
             "schema": { "const": "converger.verified/1" }, "what": text(), "whole": { "const": true },
         }),
@@ -202,6 +204,32 @@ pub(super) fn prune_report() -> Json {
         }),
     );
     add_header(&mut schema, "Pruned observations (ledger prune --json)");
+    schema
+}
+
+/// `store backup --json`.
+pub(super) fn backup_report() -> Json {
+    let mut schema = object(
+        &["bytes", "entries", "epoch", "file", "held", "open", "root", "schema"],
+        json!({
+            "bytes": count(), "entries": count(), "epoch": count(), "file": text(), "held": list(text()), "open": list(text()), "root": text(),
+            "schema": { "const": "converger.backup/1" },
+        }),
+    );
+    add_header(&mut schema, "A backup of the store (store backup --json)");
+    schema
+}
+
+/// `store restore --json`.
+pub(super) fn restore_report() -> Json {
+    let mut schema = object(
+        &["entries", "epoch", "has_key", "held", "open", "replaced", "root", "schema"],
+        json!({
+            "entries": count(), "epoch": count(), "has_key": flag(), "held": list(text()), "open": list(text()), "replaced": or_null(text()),
+            "root": text(), "schema": { "const": "converger.restored/1" },
+        }),
+    );
+    add_header(&mut schema, "A restored store (store restore --json)");
     schema
 }
 

@@ -14,9 +14,11 @@ use converger_ledger::{
     root_of_size, verify_log,
 };
 
+use converger_runtime::entry_check::{EarlierCheckpoint, EntryCheck};
+
 use super::super::CommandError;
 use super::super::ledger::{blob_path, broken};
-use super::{EarlierCheckpoint, VerifyReport, entry_check::EntryCheck};
+use super::VerifyReport;
 use crate::files;
 
 /// The largest file of a log: 256 entries of 64 KiB, each with its length.
@@ -60,7 +62,7 @@ pub(super) fn check_log(
     let (mut entry_check, mut wrong) = (EntryCheck::new(since), None);
     let log_result = verify_log(&mut ExportDirectory(path), key, |index, entry| {
         if wrong.is_none() {
-            wrong = entry_check.check_entry(entry, |entry| visit_entry(index, entry)).err();
+            wrong = entry_check.check_entry(entry, |entry| visit_entry(index, entry)).err().map(CommandError::from);
         }
     });
     // The fault at the earliest entry is reported, in its contents or in its hashes.
@@ -109,6 +111,7 @@ pub(super) fn verify(path: &Path, key: NoteVerifier, since: Option<&EarlierCheck
         what: format!("{display_name}, a log in {} files", verified_log.files_read),
         entries,
         root,
+        epoch: Some(ledger_check.replay().epoch()),
         verifier: Some(key),
         pruned: pruned_count,
         notes,

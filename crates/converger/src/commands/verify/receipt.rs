@@ -112,7 +112,7 @@ fn verify_operation(
 
 fn build_report(what: String, checkpoint: &Checkpoint, key: NoteVerifier, proven: Option<Json>) -> VerifyReport {
     let (entries, root) = (checkpoint.size, Some(checkpoint.root.to_string()));
-    VerifyReport { what, entries, root, verifier: Some(key), pruned: 0, notes: Vec::new(), proven, is_key_unverified: false }
+    VerifyReport { what, entries, root, epoch: None, verifier: Some(key), pruned: 0, notes: Vec::new(), proven, is_key_unverified: false }
 }
 
 /// The operation and its admission.

@@ -2,20 +2,53 @@
 
 use converger_core::evidence::{LedgerCheck, LedgerEntry};
 use converger_core::timestamp;
-use converger_ledger::{Checkpoint, LogHash, MerkleTree, NoteVerifier};
-use converger_runtime::ledger_key::NamedKeys;
-use converger_runtime::witness;
+use converger_ledger::{Checkpoint, CheckpointError, LogHash, MerkleTree, NoteVerifier};
 use converger_store::LedgerIndex;
 
-use super::super::CommandError;
-use super::super::ledger::broken;
-use super::EarlierCheckpoint;
-use crate::files;
+use crate::error::RuntimeError;
+use crate::ledger_key::NamedKeys;
+use crate::ledger_reader::integrity_error;
+use crate::{files, witness};
+
+/// A checkpoint that was seen earlier.
+#[derive(Clone, Debug)]
+pub struct EarlierCheckpoint {
+    /// The name of its file.
+    name: String,
+    /// Its contents, whose signature is checked later.
+    checkpoint: Checkpoint,
+    bytes: Vec<u8>,
+}
+
+impl EarlierCheckpoint {
+    /// Parses a checkpoint; its signature is checked once the key of its time is known.
+    ///
+    /// # Errors
+    /// The bytes are not a checkpoint.
+    pub fn parse(name: String, bytes: Vec<u8>) -> Result<Self, RuntimeError> {
+        let checkpoint = Checkpoint::parse_unverified(&bytes).map_err(|error| checkpoint_error(&name, &error))?;
+        Ok(Self { name, checkpoint, bytes })
+    }
+
+    fn check_signature(&self, key: &NoteVerifier) -> Result<(), RuntimeError> {
+        Checkpoint::verify(&self.bytes, key).map(drop).map_err(|error| checkpoint_error(&self.name, &error))
+    }
+}
+
+fn checkpoint_error(name: &str, error: &CheckpointError) -> RuntimeError {
+    integrity_error(format!("{name}: {error}")).with_help(
+        "--since takes a checkpoint of this ledger that somebody kept, as `converger ledger checkpoint` prints it and as an export has it: \
+         compare the file and the key with their source",
+    )
+}
 
 /// A pass over the entries, with the log up to the earlier checkpoint.
-pub(super) struct EntryCheck<'s> {
-    pub(super) ledger_check: LedgerCheck,
-    pub(super) index: LedgerIndex,
+#[derive(Debug)]
+pub struct EntryCheck<'s> {
+    /// The check of the entries so far.
+    pub ledger_check: LedgerCheck,
+    /// What their order shows.
+    pub index: LedgerIndex,
     earlier: Option<(&'s EarlierCheckpoint, MerkleTree)>,
     /// The resync that discarded entries of the earlier checkpoint, in words.
     given_up: Option<String>,
@@ -25,6 +58,7 @@ pub(super) struct EntryCheck<'s> {
 }
 
 /// A replaced key.
+#[derive(Debug)]
 struct Rekey {
     index: u64,
     previous: String,
@@ -35,7 +69,9 @@ struct Rekey {
 }
 
 impl<'s> EntryCheck<'s> {
-    pub(super) fn new(since: Option<&'s EarlierCheckpoint>) -> Self {
+    /// Starts a check of a ledger that must extend this checkpoint, if there is one.
+    #[must_use]
+    pub fn new(since: Option<&'s EarlierCheckpoint>) -> Self {
         Self {
             ledger_check: LedgerCheck::default(),
             index: LedgerIndex::default(),
@@ -47,7 +83,10 @@ impl<'s> EntryCheck<'s> {
     }
 
     /// Checks the next entry and passes it on.
-    pub(super) fn check_entry(&mut self, bytes: &[u8], visit_entry: impl FnOnce(&LedgerEntry)) -> Result<(), CommandError> {
+    ///
+    /// # Errors
+    /// The entry is invalid, or cannot follow the ones before it.
+    pub fn check_entry(&mut self, bytes: &[u8], visit_entry: impl FnOnce(&LedgerEntry)) -> Result<(), RuntimeError> {
         if let Some((since, tree)) = &mut self.earlier
             && tree.size() < since.checkpoint.size
         {
@@ -68,28 +107,37 @@ impl<'s> EntryCheck<'s> {
     }
 
     /// Checks that the earlier checkpoint is signed with the key of its time. `key` is used if no entry records one.
-    pub(super) fn since_is_signed(&self, key: Option<&NoteVerifier>) -> Result<(), CommandError> {
+    ///
+    /// # Errors
+    /// It is not signed with that key, or there is none.
+    pub fn since_is_signed(&self, key: Option<&NoteVerifier>) -> Result<(), RuntimeError> {
         let Some((since, _)) = &self.earlier else { return Ok(()) };
         let named = NamedKeys::of(self.keys.clone()).and_then(|keys| NoteVerifier::parse(keys.at(since.checkpoint.size)).ok());
         let key = named.as_ref().or(key);
-        since.check_signature(key.ok_or_else(|| broken("this ledger was never signed, but --since names a checkpoint of it"))?)
+        since.check_signature(key.ok_or_else(|| integrity_error("this ledger was never signed, but --since names a checkpoint of it"))?)
     }
 
     /// Which key attests which entries, for each replaced key. `root` gives the root of the first entries.
-    pub(super) fn attested(&self, mut root: impl FnMut(u64) -> Result<LogHash, CommandError>) -> Result<Vec<String>, CommandError> {
+    ///
+    /// # Errors
+    /// A recorded checkpoint is not one of the old key and of these entries, or a root cannot be computed.
+    pub fn attested<E: From<RuntimeError>>(&self, mut root: impl FnMut(u64) -> Result<LogHash, E>) -> Result<Vec<String>, E> {
         self.rekeys.iter().map(|rekey| rekey.note(&mut root)).collect()
     }
 
     /// Checks that the ledger extends the earlier checkpoint.
-    pub(super) fn check_extends(&self) -> Result<(), CommandError> {
+    ///
+    /// # Errors
+    /// It is shorter, or differs.
+    pub fn check_extends(&self) -> Result<(), RuntimeError> {
         let Some((EarlierCheckpoint { name, checkpoint, .. }, tree)) = &self.earlier else { return Ok(()) };
         let (size, now, given_up) = (checkpoint.size, self.ledger_check.entries(), self.given_up.as_deref().unwrap_or_default());
         if tree.size() < size {
             let text =
                 format!("{name} covers {size} entries, and there are {now}: the ledger was cut, or restored from an older copy{given_up}");
-            Err(broken(text).at_entry(now))
+            Err(integrity_error(text).at_entry(now))
         } else if tree.root() != checkpoint.root {
-            Err(broken(format!("{name} belongs to a different ledger: they differ in the first {size} entries{given_up}")))
+            Err(integrity_error(format!("{name} belongs to a different ledger: they differ in the first {size} entries{given_up}")))
         } else {
             Ok(())
         }
@@ -110,10 +158,11 @@ impl Rekey {
     }
 
     /// Which entries each of the two keys attests. The recorded checkpoint must be one of the old key and of these entries.
-    fn note(&self, root: &mut impl FnMut(u64) -> Result<LogHash, CommandError>) -> Result<String, CommandError> {
+    fn note<E: From<RuntimeError>>(&self, root: &mut impl FnMut(u64) -> Result<LogHash, E>) -> Result<String, E> {
         let Self { index, previous, verifier, checkpoint, said: description } = self;
         let (old, new) = (files::escape_hidden(previous), files::escape_hidden(verifier));
-        let wrong = |what: String| broken(format!("entry {index}: the recorded checkpoint of the old key {what}")).at_entry(*index);
+        let wrong =
+            |what: String| integrity_error(format!("entry {index}: the recorded checkpoint of the old key {what}")).at_entry(*index);
         let Some(text) = checkpoint else {
             return Ok(format!(
                 "entry {index}: {description}; no checkpoint of the old key {old} is recorded, so only the key {new} attests the entries before it"
@@ -122,7 +171,7 @@ impl Rekey {
         let key = NoteVerifier::parse(previous).map_err(|error| wrong(format!("cannot be checked: {error}")))?;
         let seen = Checkpoint::verify(text.as_bytes(), &key).map_err(|error| wrong(format!("is invalid: {error}")))?;
         if seen.size > *index || root(seen.size)? != seen.root {
-            return Err(wrong(format!("is not one of the first {} entries", seen.size)));
+            return Err(wrong(format!("is not one of the first {} entries", seen.size)).into());
         }
         let size = seen.size;
         let between =
@@ -148,7 +197,7 @@ mod tests {
             let checkpoint = Checkpoint { origin: "log".into(), size, root: signed }.sign(signer);
             let (previous, verifier) = (old.verifier().to_string(), other.verifier().to_string());
             let rekey = Rekey { index: 3, previous, verifier, checkpoint: Some(checkpoint), said: "ann".into() };
-            rekey.note(&mut |_| Ok(root)).map_err(|stop| (stop.entry_index(), stop.message_text()))
+            rekey.note(&mut |_| Ok::<_, RuntimeError>(root)).map_err(|error| (error.entry_index(), error.to_string()))
         };
         let false_one = |what: &str| Err((Some(3), format!("entry 3: the recorded checkpoint of the old key {what}")));
         assert!(note(&old, 2, root).is_ok_and(|note| note.contains("the entries from 2 to 2 by the new key alone")));
