@@ -5,20 +5,28 @@
 //!
 //! Must not depend on how an observation is taken (adapters) or what follows from it (`plan`).
 
+mod extras;
+mod hardware;
+mod node;
 mod note;
 mod parse;
 mod read_set;
+mod snapshots;
 mod unlisted;
 mod write;
 
 use crate::desired::Scope;
 use crate::document::{Diagnostics, Notation};
-use crate::guest::{EnvironmentName, GuestIdentity, GuestKind, NodeName, RunState, Vmid};
+use crate::guest::{EnvironmentName, GuestIdentity, GuestKind, RunState, Vmid};
 use crate::normalize::{EffectContext, Field, FieldValue, HotplugFeatures, WordSet};
 
+pub use extras::GuestExtras;
+pub use hardware::{GuestDisk, GuestHardware, GuestVolume};
+pub use node::{NodeCapacity, ObservedNode, ObservedStorage};
 pub use note::Note;
 pub(crate) use parse::{read_ha, read_or_null, read_text, read_untyped_value as read_value, read_words};
-pub use read_set::{GuestNeed, ReadDetail, ReadSet};
+pub use read_set::{CapacityOf, ExtraReads, GuestNeed, IntentNeeds, NodeReads, ReadDetail, ReadSet};
+pub use snapshots::{GuestSnapshot, SnapshotTree};
 pub use unlisted::UnlistedGuest;
 pub use write::PlanView;
 
@@ -113,15 +121,6 @@ impl TagCase {
     }
 }
 
-/// A node of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObservedNode {
-    /// Its name.
-    pub name: NodeName,
-    /// Whether it is a cluster member that is online.
-    pub online: bool,
-}
-
 /// A value that may not have been read. `Unread` means neither empty nor default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading<T> {
@@ -137,6 +136,14 @@ impl<T> Reading<T> {
         match self {
             Self::Unread => Reading::Unread,
             Self::Read(value) => Reading::Read(value),
+        }
+    }
+
+    /// The value after a function, if it was read.
+    pub fn map<U>(self, function: impl FnOnce(T) -> U) -> Reading<U> {
+        match self {
+            Self::Unread => Reading::Unread,
+            Self::Read(value) => Reading::Read(function(value)),
         }
     }
 
@@ -197,6 +204,8 @@ pub struct ObservedGuest {
     pub pending: Reading<Box<[PendingChange]>>,
     /// The platform's digest of the config.
     pub digest: Option<Box<str>>,
+    /// What only some intents need; `None` if nothing of it was read.
+    pub extras: Option<Box<GuestExtras>>,
 }
 
 impl ObservedGuest {

@@ -4,12 +4,14 @@
 //! Must not depend on the endpoint, on credentials, or on when and how often a request is sent.
 
 mod access;
+mod capacity;
 mod command;
 mod config;
 mod event;
 mod failure_cause;
 mod field;
 mod ha;
+mod hardware;
 mod identifiers;
 mod object;
 mod options;
@@ -17,6 +19,7 @@ mod property;
 mod request;
 mod response;
 mod scalar;
+mod snapshots;
 mod upid;
 mod write_basis;
 
@@ -24,8 +27,8 @@ pub use access::{Expiry, Permissions, ProxmoxUser, RolePrivileges, SpreadFilter,
 pub use command::{CloneDisks, ConfigSet, MigrationMode, ProxmoxCommand, ProxmoxRead, ProxmoxWrite, encode};
 pub use config::GuestConfig;
 pub use event::{
-    AcceptedChange, ClusterStatus, GuestResource, GuestStatus, IdAvailability, ListedTask, NodeGuest, ProxmoxEvent, ProxmoxSnapshot,
-    ProxmoxSnapshots, ProxmoxTaskState, ProxmoxVersion, ResourceList, decode,
+    AcceptedChange, ClusterStatus, GuestResource, GuestStatus, IdAvailability, ListedTask, NodeGuest, ProxmoxEvent, ProxmoxTaskState,
+    ProxmoxVersion, ResourceList, decode,
 };
 pub use failure_cause::{FailureCause, classify_text};
 pub use field::UnwritableChange;
@@ -35,5 +38,6 @@ pub use options::TagOptions;
 pub use request::{BASE, HttpMethod, HttpRequest, percent_encode};
 pub(super) use response::shorten;
 pub use response::{Delivery, EscapedText, HttpResponse, ProxmoxFailure};
+pub use snapshots::{ListedSnapshots, SnapshotConfig};
 pub use upid::Upid;
 pub use write_basis::WriteBasis;

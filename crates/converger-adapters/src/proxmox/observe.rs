@@ -5,6 +5,7 @@
 //! Must not depend on the choice of the endpoint (`client`) or on what follows from an observation (the core).
 
 pub(super) mod absence;
+mod extras;
 mod guest_details;
 mod node_lists;
 mod notes;
@@ -27,7 +28,7 @@ use super::codec::{
 };
 use super::shell_quote::quote;
 
-pub use converger_core::observe::{GuestNeed, ReadSet};
+pub use converger_core::observe::{CapacityOf, ExtraReads, GuestNeed, IntentNeeds, NodeReads, ReadSet};
 use node_lists::{NodeLists, OwnRow};
 use rows::NextRead;
 pub(super) use rows::fallback_name;
@@ -234,6 +235,7 @@ async fn finish_reading<E: ProxmoxTransport>(
     let mut reading = ReadingBuilder::new(question, &before, resources, &lists);
     reading.read_tag_case(session).await;
     reading.read_details(session, progress).await;
+    reading.read_extras(session).await;
     reading.prove_absences(session).await;
     let after = check_cluster(session, question, read_cluster(session).await);
     if let Some(failure) = session.budget_failure() {
@@ -299,7 +301,7 @@ fn guests_to_confirm<'r>(
     let is_asked = |resource: &&GuestResource| question.scope.contains(resource.vmid) && is_online(resource);
     match question.needs {
         ReadSet::Everything => Vec::new(),
-        ReadSet::Lists | ReadSet::Declared(_) => resources.iter().filter(is_asked).collect(),
+        ReadSet::Lists | ReadSet::Declared(_) | ReadSet::Intent(_) => resources.iter().filter(is_asked).collect(),
     }
 }
 
@@ -341,7 +343,7 @@ impl<'q> ReadingBuilder<'q> {
                 nodes.insert(resource.node.clone(), false);
             }
         }
-        let nodes: Vec<ObservedNode> = nodes.into_iter().map(|(name, online)| ObservedNode { name, online }).collect();
+        let nodes: Vec<ObservedNode> = nodes.into_iter().map(|(name, online)| ObservedNode::new(name, online)).collect();
         let mut notes = Vec::new();
         if resources.is_empty() && unusable.is_empty() && !question.scope.ids().is_empty() {
             notes.push(ReadingNote::for_reading(UnknownReason::ListEmpty, LIST_EMPTY));
@@ -408,7 +410,9 @@ impl<'q> ReadingBuilder<'q> {
         let mut outcomes = guest_details::read_details(session, wanted, &self.answering, progress).await;
         for row in &mut self.guests {
             let Some(outcome) = outcomes.remove(&row.vmid) else { continue };
-            match apply_detail(row, outcome) {
+            let needs_hardware = self.question.needs.needs_hardware(row);
+            self.notes.extend(hardware_note(row, &outcome).filter(|_| needs_hardware));
+            match apply_detail(row, outcome, needs_hardware) {
                 Some(note) if matches!(note.reason, UnknownReason::NodeSilent | UnknownReason::NoAnswer) => {
                     self.unknown_causes.entry((row.node, note.reason)).or_insert(note.text);
                 }
@@ -565,8 +569,16 @@ impl<'q> ReadingBuilder<'q> {
     }
 }
 
+/// A note about a config that is understood, except for a disk or a CPU. The guest is known, but its hardware stays unread.
+fn hardware_note(row: &ObservedGuest, outcome: &guest_details::DetailResult) -> Option<ReadingNote> {
+    let config = &outcome.as_ref().ok()?.config;
+    let key = config.hardware.as_ref().err().filter(|_| config.config.is_ok())?;
+    let text = format!("guest {}: the value of `{}` is not understood, so its disks are not known", row.vmid, EscapedText(key));
+    Some(ReadingNote::for_guest(row.vmid, UnknownReason::NotUnderstood, text))
+}
+
 /// Merges what was read of a guest into its row. Returns a note if something is wrong.
-fn apply_detail(row: &mut ObservedGuest, outcome: guest_details::DetailResult) -> Option<ReadingNote> {
+fn apply_detail(row: &mut ObservedGuest, outcome: guest_details::DetailResult, needs_hardware: bool) -> Option<ReadingNote> {
     let detailed = match outcome {
         Ok(detailed) => detailed,
         Err(note) => {
@@ -577,7 +589,7 @@ fn apply_detail(row: &mut ObservedGuest, outcome: guest_details::DetailResult) -
     let invalid_key = detailed.config.config.as_ref().err().cloned();
     let listed = row.name.clone();
     let status_name = detailed.status.as_ref().and_then(|node_status| node_status.status.name.clone());
-    let reason = rows::complete_row(row, detailed)?;
+    let reason = rows::complete_row(row, detailed, needs_hardware)?;
     let name = row.name.as_deref().unwrap_or_default();
     let text = match (reason, invalid_key) {
         (UnknownReason::NotUnderstood, Some(key)) => format!("guest {}: the value of `{}` is not understood", row.vmid, EscapedText(&key)),

@@ -1,6 +1,8 @@
 //! Damaged and hostile responses: nothing panics, nothing incomplete is taken for complete, and no foreign text leaves its field.
 
-use converger_adapters::proxmox::codec::{GuestPath, HttpResponse, ProxmoxCommand, ProxmoxRead, ProxmoxWrite, Upid, UserId, decode};
+use converger_adapters::proxmox::codec::{
+    GuestPath, HttpResponse, ProxmoxCommand, ProxmoxRead, ProxmoxWrite, SnapshotName, Upid, UserId, decode,
+};
 use converger_adapters::proxmox::observe::ReadSet;
 use converger_core::guest::{GuestKind, NodeName, Vmid};
 use converger_core::observe::ObservedStatus;
@@ -33,6 +35,10 @@ fn sample_commands() -> Vec<ProxmoxCommand> {
         ProxmoxRead::GuestPending(guest(GuestKind::Lxc)),
         ProxmoxRead::GuestPending(guest(GuestKind::Qemu)),
         ProxmoxRead::Snapshots(guest(GuestKind::Qemu)),
+        ProxmoxRead::SnapshotConfig { guest: guest(GuestKind::Qemu), name: SnapshotName::new("s1").expect("a name") },
+        ProxmoxRead::ReplicationJobs,
+        ProxmoxRead::NodeStatus(NodeName::new("n1").expect("a name")),
+        ProxmoxRead::NodeStorages(NodeName::new("n1").expect("a name")),
     ];
     reads.into_iter().map(ProxmoxCommand::Read).chain([ProxmoxCommand::Write(ProxmoxWrite::Start(guest(GuestKind::Qemu)))]).collect()
 }
@@ -50,7 +56,12 @@ fn sample_bodies() -> Vec<String> {
         r#"[{"roleid":"PVEAuditor","privs":"VM.Audit,Sys.Audit","special":1}]"#.to_owned(),
         r#"[{"type":"fencing","status":"armed"},{"type":"service","sid":"vm:100","state":"started"}]"#.to_owned(),
         r#"{"time":1794770489,"localtime":1794770489,"timezone":"UTC"}"#.to_owned(),
-        r#"[{"name":"s1","snaptime":5},{"name":"current"}]"#.to_owned(),
+        r#"[{"name":"s1","snaptime":5,"vmstate":1,"parent":"s0"},{"name":"current","digest":"0fe8"}]"#.to_owned(),
+        r#"{"runningcpu":"host","digest":"0fe8","snaptime":5}"#.to_owned(),
+        r#"[{"id":"100-0","guest":100,"target":"n2"}]"#.to_owned(),
+        r#"{"cpuinfo":{"cpus":4,"model":"x"},"memory":{"total":9,"free":5,"available":6}}"#.to_owned(),
+        r#"[{"storage":"dir1","type":"dir","content":"images,iso","active":1,"shared":0,"avail":5,"total":9}]"#.to_owned(),
+        r#"[{"key":"scsi0","value":"dir1:x,size=1G"},{"key":"hostpci0","pending":"01:00"},{"key":"digest","value":"0fe8"}]"#.to_owned(),
         r#"{"status":"stopped","exitstatus":"WARNINGS: 4294967296"}"#.to_owned(),
         "\"UPID:n1:000043FD:0009433D:6AFA0639:qmstart:100:svc@pve!probe:\"".to_owned(),
     ];

@@ -5,6 +5,7 @@ mod actuator;
 mod conformance;
 mod damaged_responses;
 mod https_server;
+mod intent_needs;
 mod inventory;
 mod malformed_rows;
 mod node_lists;

@@ -1,7 +1,7 @@
 //! The content and the cost of observations: from the list alone, with details, and with irregularities.
 
 use converger_adapters::proxmox::codec::{FailureCause, HttpResponse};
-use converger_adapters::proxmox::observe::{GuestNeed, ProxmoxReading, ReadSet, ReadingError, UnknownReason};
+use converger_adapters::proxmox::observe::{ExtraReads, GuestNeed, ProxmoxReading, ReadSet, ReadingError, UnknownReason};
 use converger_core::desired;
 use converger_core::document::Notation;
 use converger_core::guest::{GuestIdentity, GuestKind, RunState, Vmid};
@@ -18,7 +18,11 @@ pub(crate) fn test_vmid(number: u64) -> Vmid {
 }
 
 pub(crate) fn declared_needs(state: Option<RunState>, config: bool, ids: &[u64]) -> ReadSet {
-    ReadSet::Declared(ids.iter().map(|id| (test_vmid(*id), GuestNeed { kind: GuestKind::Qemu, state, config, tags: false })).collect())
+    ReadSet::Declared(
+        ids.iter()
+            .map(|id| (test_vmid(*id), GuestNeed { kind: GuestKind::Qemu, state, config, tags: false, extras: ExtraReads::default() }))
+            .collect(),
+    )
 }
 
 pub(crate) fn find_guest(reading: &ProxmoxReading, number: u64) -> &ObservedGuest {
@@ -54,9 +58,10 @@ fn reads_details_only_of_changing_or_managed_guests() {
     let proxmox = three_guests();
     let mut needs = match declared_needs(Some(RunState::Stopped), false, &[100, 101]) {
         ReadSet::Declared(needs) => needs,
-        ReadSet::Everything | ReadSet::Lists => unreachable!("declared"),
+        ReadSet::Everything | ReadSet::Lists | ReadSet::Intent(_) => unreachable!("declared"),
     };
-    needs.insert(test_vmid(200), GuestNeed { kind: GuestKind::Qemu, state: None, config: true, tags: false });
+    needs
+        .insert(test_vmid(200), GuestNeed { kind: GuestKind::Qemu, state: None, config: true, tags: false, extras: ExtraReads::default() });
     let reading = take_reading(&proxmox, &[100, 101, 200], &ReadSet::Declared(needs), None).expect("a reading");
     let requests = proxmox.requests();
     let mut singly: Vec<&str> = requests.iter().filter_map(|path| path.strip_prefix("GET /api2/extjs/nodes/")).collect();
@@ -76,8 +81,14 @@ fn derives_needs_from_the_desired_state() {
                 - {vmid: 101, kind: lxc, name: b, config: {tags: [x]}}\n  - {vmid: 102, kind: qemu, identity: {ctime: 5}}\n";
     let desired = desired::parse(text.as_bytes(), Notation::Yaml).expect("parsed");
     let ReadSet::Declared(needs) = ReadSet::for_desired(&desired) else { panic!("declared") };
-    assert_eq!(needs[&test_vmid(100)], GuestNeed { kind: GuestKind::Qemu, state: Some(RunState::Running), config: false, tags: false });
-    assert_eq!(needs[&test_vmid(101)], GuestNeed { kind: GuestKind::Lxc, state: None, config: true, tags: true });
+    assert_eq!(
+        needs[&test_vmid(100)],
+        GuestNeed { kind: GuestKind::Qemu, state: Some(RunState::Running), config: false, tags: false, extras: ExtraReads::default() }
+    );
+    assert_eq!(
+        needs[&test_vmid(101)],
+        GuestNeed { kind: GuestKind::Lxc, state: None, config: true, tags: true, extras: ExtraReads::default() }
+    );
     assert!(needs[&test_vmid(102)].config);
 }
 

@@ -53,6 +53,9 @@ fn all_reads() -> Vec<ProxmoxRead> {
         ProxmoxRead::NodeVersion(node_name("n1")),
         ProxmoxRead::NodeTime(node_name("n1")),
         ProxmoxRead::Certificates(node_name("n1")),
+        ProxmoxRead::ReplicationJobs,
+        ProxmoxRead::NodeStatus(node_name("n1")),
+        ProxmoxRead::NodeStorages(node_name("n1")),
         ProxmoxRead::TaskStatus(upid),
     ];
     reads.push(ProxmoxRead::Tasks { node: node_name("n1"), vmid });
@@ -62,6 +65,7 @@ fn all_reads() -> Vec<ProxmoxRead> {
             ProxmoxRead::GuestStatus(guest_path(kind)),
             ProxmoxRead::GuestPending(guest_path(kind)),
             ProxmoxRead::Snapshots(guest_path(kind)),
+            ProxmoxRead::SnapshotConfig { guest: guest_path(kind), name: snapshot_name() },
         ]);
     }
     reads

@@ -1,8 +1,9 @@
 //! The decoding of responses: one event each, in both formats of the API and with the types of all releases.
 
 use converger_adapters::proxmox::codec::{
-    AcceptedChange, Delivery, Expiry, FailureCause, GuestPath, HaService, HttpResponse, IdAvailability, ProxmoxCommand, ProxmoxEvent,
-    ProxmoxFailure, ProxmoxRead, ProxmoxTaskState, ProxmoxWrite, SpreadFilter, TokenState, Upid, UserId, decode,
+    AcceptedChange, ConfigDigest, Delivery, Expiry, FailureCause, GuestPath, HaService, HttpResponse, IdAvailability, ProxmoxCommand,
+    ProxmoxEvent, ProxmoxFailure, ProxmoxRead, ProxmoxTaskState, ProxmoxWrite, SnapshotName, SpreadFilter, TokenState, Upid, UserId,
+    decode,
 };
 use converger_core::guest::{ClusterIdentity, GuestKind, NodeName, Vmid};
 
@@ -233,14 +234,128 @@ fn decodes_guest_status() {
 
 #[test]
 fn decodes_snapshots_without_current() {
-    let rows =
-        r#"[{"name":"s1","snaptime":5,"vmstate":0},{"name":"s2","snapstate":"prepare"},{"name":"current","parent":"s1","running":0}]"#;
+    let rows = r#"[{"name":"s2","snapstate":"prepare","vmstate":"1","parent":"s1"},{"name":"s1","snaptime":5,"vmstate":0},{"name":"current","parent":"s1","running":0,"digest":"0fe8"}]"#;
     let Ok(ProxmoxEvent::Snapshots(snapshots)) = decode_read(ProxmoxRead::Snapshots(guest_path(GuestKind::Lxc)), &success_response(rows))
     else {
         panic!("snapshots")
     };
-    assert_eq!(snapshots.list.iter().map(|snapshot| &*snapshot.name).collect::<Vec<_>>(), ["s1", "s2"]);
-    assert_eq!((snapshots.parent.as_deref(), snapshots.list[1].state.as_deref()), (Some("s1"), Some("prepare")));
+    let tree = &snapshots.tree;
+    assert_eq!(tree.list.iter().map(|snapshot| (&*snapshot.name, snapshot.ram)).collect::<Vec<_>>(), [("s1", false), ("s2", true)]);
+    assert_eq!((tree.current.as_deref(), tree.list[1].state.as_deref()), (Some("s1"), Some("prepare")));
+    assert_eq!((tree.list[0].made_at, tree.list[1].parent.as_deref()), (Some(5), Some("s1")));
+    assert_eq!(snapshots.digest, ConfigDigest::new("0fe8"));
+}
+
+#[test]
+fn g2_incomplete_list_of_snapshots_is_malformed() {
+    let current = r#"{"name":"current","digest":"0fe8"}"#;
+    for rows in [
+        String::new(),
+        r#"{"name":"s1"}"#.to_owned(),
+        format!("{current},{current}"),
+        format!(r#"{current},{{"name":"s1"}},{{"name":"s1"}}"#),
+        format!(r#"{current},{{"snaptime":5}}"#),
+        format!(r#"{current},{{"name":["s1"]}}"#),
+        format!(r#"{current},{{"name":"s1","vmstate":"perhaps"}}"#),
+        format!(r#"{current},{{"name":"s1","snaptime":-1}}"#),
+        format!(r#"{current},{{"name":"s1","snaptime":9007199254740992}}"#),
+        format!(r#"{current},{{"name":"s1","snapstate":null}}"#),
+        format!(r#"{current},{{"name":"s1","parent":{{}}}}"#),
+        r#"{"name":"current","parent":[]}"#.to_owned(),
+    ] {
+        let read = ProxmoxRead::Snapshots(guest_path(GuestKind::Qemu));
+        let failure = decode_read(read, &success_response(&format!("[{rows}]"))).expect_err(&rows);
+        assert_eq!(failure.cause, FailureCause::Malformed, "{rows}");
+    }
+}
+
+#[test]
+fn decodes_the_config_of_a_snapshot() {
+    let read = || ProxmoxRead::SnapshotConfig { guest: guest_path(GuestKind::Qemu), name: SnapshotName::new("s1").expect("a name") };
+    let decoded = |row: &str| match decode_read(read(), &success_response(row)) {
+        Ok(ProxmoxEvent::SnapshotConfig(config)) => config,
+        other => panic!("{other:?}"),
+    };
+    let recorded = decoded(
+        r#"{"meta":"creation-qemu=10.0.2,ctime=1794770489","boot":"order=scsi0","memory":"256","snaptime":1794770662,"digest":"4321b21d61d97c704e12ca5eb07f7d335af1f88b"}"#,
+    );
+    assert_eq!((recorded.running_cpu, recorded.digest), (None, ConfigDigest::new("4321b21d61d97c704e12ca5eb07f7d335af1f88b")));
+    let with_memory = decoded(r#"{"runningcpu":"host,+aes","runningmachine":"pc-i440fx-9.0","digest":"0fe8"}"#);
+    assert_eq!(with_memory.running_cpu.as_deref(), Some("host,+aes"));
+    assert!(decode_read(read(), &success_response(r#"{"runningcpu":["host"]}"#)).is_err());
+}
+
+#[test]
+fn decodes_the_capacity_of_a_node() {
+    let read = || ProxmoxRead::NodeStatus(NodeName::new("n1").expect("a name"));
+    let decoded = |row: &str| match decode_read(read(), &success_response(row)) {
+        Ok(ProxmoxEvent::NodeCapacity(capacity)) => capacity,
+        other => panic!("{other:?}"),
+    };
+    let recorded = decoded(
+        r#"{"pveversion":"pve-manager/9.2.11/14a22df35955d97d","cpu":0,"cpuinfo":{"model":"AMD EPYC","cpus":2,"hvm":"","mhz":"2445.424"},"memory":{"used":1139191808,"total":25274793984,"available":24135602176,"free":22316777472},"loadavg":["0.16"]}"#,
+    );
+    assert_eq!((recorded.cpus, recorded.cpu_model.as_deref()), (2, Some("AMD EPYC")));
+    assert_eq!((recorded.memory_available, recorded.memory_total), (24_135_602_176, 25_274_793_984));
+    let of_version_7 = decoded(r#"{"cpuinfo":{"cpus":"4"},"memory":{"total":"100","used":40,"free":60}}"#);
+    assert_eq!((of_version_7.cpus, of_version_7.cpu_model, of_version_7.memory_available), (4, None, 60));
+    for row in [
+        "{}",
+        "[]",
+        r#"{"cpuinfo":{"cpus":4}}"#,
+        r#"{"cpuinfo":{},"memory":{"total":1,"free":1}}"#,
+        r#"{"cpuinfo":{"cpus":4},"memory":{"total":1}}"#,
+        r#"{"cpuinfo":{"cpus":4},"memory":{"free":1}}"#,
+        r#"{"cpuinfo":{"cpus":4},"memory":{"total":1,"free":1,"available":null}}"#,
+        r#"{"cpuinfo":{"cpus":4},"memory":[1,1]}"#,
+        r#"{"cpuinfo":{"cpus":4,"model":[]},"memory":{"total":1,"free":1}}"#,
+        r#"{"cpuinfo":{"cpus":4},"memory":{"total":9007199254740992,"free":1}}"#,
+    ] {
+        assert_eq!(decode_read(read(), &success_response(row)).expect_err(row).cause, FailureCause::Malformed, "{row}");
+    }
+}
+
+#[test]
+fn decodes_the_storages_of_a_node() {
+    let read = || ProxmoxRead::NodeStorages(NodeName::new("n1").expect("a name"));
+    let decoded = |rows: &str| match decode_read(read(), &success_response(rows)) {
+        Ok(ProxmoxEvent::Storages(storages)) => storages,
+        other => panic!("{other:?}"),
+    };
+    let recorded = decoded(
+        r#"[{"used_fraction":0.09,"type":"dir","enabled":1,"content":"vztmpl,rootdir,images","used":26724356096,"total":270553174016,"shared":0,"avail":70848393216,"storage":"local","active":1},{"content":"images","type":"nfs","storage":"far","active":0,"avail":0,"shared":"1","total":0,"enabled":1}]"#,
+    );
+    assert_eq!(recorded.iter().map(|storage| storage.name.as_str()).collect::<Vec<_>>(), ["far", "local"]);
+    let (far, local) = (&recorded[0], &recorded[1]);
+    assert_eq!((local.active, local.shared, &*local.kind), (true, false, "dir"));
+    assert_eq!((local.available, local.total), (Some(70_848_393_216), Some(270_553_174_016)));
+    assert_eq!(local.content.iter().collect::<Vec<_>>(), ["images", "rootdir", "vztmpl"]);
+    assert_eq!((far.active, far.shared, far.available, far.total), (false, true, None, None), "unreachable is not full");
+    let good = r#"{"storage":"dir1","type":"dir","content":"images","active":1}"#;
+    assert_eq!(decoded(&format!("[{good}]")).len(), 1);
+    for rows in [
+        format!("[{good},{good}]"),
+        format!("[{}]", good.replace("dir1", "1 x")),
+        format!("[{}]", good.replace(r#""type":"dir","#, "")),
+        format!("[{}]", good.replace(r#""images""#, "[]")),
+        format!("[{}]", good.replace(r#""active":1"#, r#""active":"yes""#)),
+        format!("[{}]", good.replace(r#""active":1"#, r#""active":1,"avail":"much""#)),
+        "{}".to_owned(),
+    ] {
+        assert_eq!(decode_read(read(), &success_response(&rows)).expect_err(&rows).cause, FailureCause::Malformed, "{rows}");
+    }
+}
+
+#[test]
+fn decodes_the_guests_with_replication_jobs() {
+    let jobs = |rows: &str| decode_read(ProxmoxRead::ReplicationJobs, &success_response(rows));
+    let rows = r#"[{"id":"100-0","guest":100,"jobnum":0,"type":"local","target":"n2"},{"id":"100-1","guest":"100","disable":1},{"id":"101-0","guest":101}]"#;
+    let expected = [100, 101].into_iter().filter_map(Vmid::new).collect();
+    assert_eq!(jobs(rows), Ok(ProxmoxEvent::ReplicatedGuests(expected)));
+    assert_eq!(jobs("[]"), Ok(ProxmoxEvent::ReplicatedGuests([].into())));
+    for rows in [r#"[{"id":"100-0"}]"#, r#"[{"guest":"web"}]"#, "null", "{}"] {
+        assert_eq!(jobs(rows).expect_err(rows).cause, FailureCause::Malformed, "{rows}");
+    }
 }
 
 #[test]

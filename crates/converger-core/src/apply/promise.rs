@@ -16,7 +16,7 @@ use crate::normalize::{self, ChangeEffect, Field, FieldValue};
 use crate::observe::{ObservedStatus, PendingChange};
 use crate::plan::{RestartField, StepReason};
 
-pub use kinds::{ObservedSnapshot, Promise, PromiseReading, SnapshotList};
+pub use kinds::{Promise, PromiseReading};
 
 /// Whether a promise is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::{
-    EffectiveValues, HaState, Note, Observation, ObservedGuest, ObservedNode, ObservedStatus, PendingChange, Reading, SCHEMA, TagCase,
-    UnlistedGuest, note, unlisted,
+    EffectiveValues, GuestExtras, HaState, Note, Observation, ObservedGuest, ObservedNode, ObservedStatus, PendingChange, Reading, SCHEMA,
+    SnapshotTree, TagCase, UnlistedGuest, hardware, node, note, snapshots, unlisted,
 };
 use crate::artifact::INTEGER_MAX;
 use crate::birth_marks::{self, MarksDraft};
@@ -12,20 +12,20 @@ use crate::document::{
     DecodeAborted as End, Diagnostic, Diagnostics, DocumentDecoder, DocumentReader, EventSource, Notation, SeenKeys, Span, ValueKind,
     decode, quote,
 };
-use crate::guest::{EnvironmentName, GuestKind, NodeName, RunState, Vmid, is_observed_tag};
+use crate::guest::{EnvironmentName, GuestKind, RunState, Vmid, is_observed_tag};
 use crate::normalize::{BootOrder, Field, FieldValue, HotplugFeatures, StartupOrder, ValueShape, WordSet, rule_of};
 use crate::timestamp;
 
 const KEYS: [&str; 12] =
     ["schema", "environment", "source", "taken_at", "complete", "quorate", "nodes", "guests", "unmanaged", "notes", "unlisted", "tag_case"];
 const REQUIRED: [usize; 6] = [0, 1, 4, 5, 6, 7];
-const NODE_KEYS: [&str; 2] = ["name", "online"];
-const GUEST_KEYS: [&str; 21] = [
+const GUEST_KEYS: [&str; 24] = [
     "cause",
     "config",
     "cpus",
     "digest",
     "ha",
+    "hardware",
     "identity",
     "kind",
     "lock",
@@ -36,7 +36,9 @@ const GUEST_KEYS: [&str; 21] = [
     "not_understood",
     "pending",
     "protection",
+    "replicated",
     "run_state",
+    "snapshots",
     "source",
     "status",
     "tags",
@@ -44,7 +46,7 @@ const GUEST_KEYS: [&str; 21] = [
     "vmid",
 ];
 const STATUS_WORDS: [&str; 3] = ["running", "stopped", "unknown"];
-const GUEST_REQUIRED: [usize; 4] = [6, 11, 17, 20];
+const GUEST_REQUIRED: [usize; 4] = [7, 12, 20, 23];
 
 pub(super) fn parse(bytes: &[u8], notation: Notation) -> Result<Observation, Diagnostics> {
     let draft = decode(bytes, notation, ObservationDecoder)?;
@@ -99,7 +101,7 @@ impl DocumentDecoder<ObservationDraft> for ObservationDecoder {
             3 => read_taken_at(reader).map(|text| draft.taken_at = text),
             4 => reader.read_flag("`complete`").map(|flag| draft.complete = flag),
             5 => reader.read_flag("`quorate`").map(|flag| draft.quorate = flag),
-            6 => reader.read_items("`nodes`", |reader| read_node(reader, &mut draft.nodes)).map(|_| ()),
+            6 => reader.read_items("`nodes`", |reader| node::read_node(reader, &mut draft.nodes)).map(|_| ()),
             7 => reader.read_items("`guests`", |reader| read_guest(reader, &mut draft.guests, &mut scratch)).map(|_| ()),
             9 => reader.read_items("`notes`", |reader| note::read_note(reader, &mut draft.notes)).map(|_| ()),
             11 => tag_case(reader).map(|case| draft.tag_case = case),
@@ -155,23 +157,6 @@ fn tag_case<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Resul
     Ok(keyword.and_then(|(index, _)| TagCase::ALL.get(index).copied()))
 }
 
-fn read_node<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, nodes: &mut Vec<(ObservedNode, Span)>) -> Result<(), End> {
-    let (mut name, mut online) = (None, None);
-    let seen = reader.read_fields("a node", &NODE_KEYS, |reader, key, _| match key {
-        0 => reader.read_text("`name`").map(|text| name = text),
-        _ => reader.read_flag("`online`").map(|flag| online = flag),
-    })?;
-    let Some(seen) = seen else { return Ok(()) };
-    reader.require_keys(&seen, "a node", &NODE_KEYS, &[0, 1])?;
-    // Add a node even if its `online` is faulty, so that its guests are not reported too.
-    let (Some((found, span)), online) = (name, online.unwrap_or(false)) else { return Ok(()) };
-    let Some(name) = NodeName::new(&found) else {
-        return reader.report(Diagnostic::new(span, format!("{} is not the name of a node", quote(&found))));
-    };
-    nodes.push((ObservedNode { name, online }, span));
-    Ok(())
-}
-
 pub(super) fn read_vmid<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<(Vmid, Span)>, End> {
     let number = reader.read_integer("`vmid`", u64::from(Vmid::MIN), u64::from(Vmid::MAX))?;
     Ok(number.and_then(|(number, span)| Vmid::new(number).map(|vmid| (vmid, span))))
@@ -201,6 +186,9 @@ struct GuestRowDraft<'t> {
     not_understood: Vec<(Field, Box<str>, Span)>,
     pending: Option<Vec<PendingDraft<'t>>>,
     digest: Option<Box<str>>,
+    hardware: Option<hardware::HardwareDraft>,
+    replicated: Option<bool>,
+    snapshots: Option<SnapshotTree>,
 }
 
 /// Buffers that are reused for all guests.
@@ -240,21 +228,24 @@ fn read_guest_member<'t, S: EventSource<'t>>(
         2 => row.cpus = reader.read_integer("`cpus`", 0, u64::from(u32::MAX))?.and_then(|(number, _)| u32::try_from(number).ok()),
         3 => row.digest = read_text(reader, "`digest`")?,
         4 => row.ha = read_ha(reader)?,
-        5 => row.identity = birth_marks::read_marks(reader)?,
-        6 => row.kind = reader.read_keyword("`kind`", &GuestKind::WORDS)?.and_then(|(index, _)| GuestKind::ALL.get(index).copied()),
-        7 => row.lock = read_or_null(reader, |reader| read_text(reader, "`lock`"))?,
-        8 => row.macs = read_macs(reader)?,
-        9 => row.maxmem = reader.read_integer("`maxmem`", 0, INTEGER_MAX)?.map(|(number, _)| number),
-        10 => row.name = read_text(reader, "`name`")?,
-        11 => row.node = reader.read_text("`node`")?,
-        12 => row.not_understood = not_understood(reader)?,
-        13 => row.pending = read_pending(reader)?,
-        14 => row.protection = reader.read_flag("`protection`")?,
-        15 => row.run_state = read_text(reader, "`run_state`")?,
-        16 => row.source = read_text(reader, "`source`")?,
-        17 => row.status = reader.read_keyword("`status`", &STATUS_WORDS)?.map(|(index, _)| index),
-        18 => row.tags = read_tags(reader, &mut scratch.tags)?,
-        19 => row.template = reader.read_flag("`template`")?,
+        5 => row.hardware = hardware::read_hardware(reader)?,
+        6 => row.identity = birth_marks::read_marks(reader)?,
+        7 => row.kind = reader.read_keyword("`kind`", &GuestKind::WORDS)?.and_then(|(index, _)| GuestKind::ALL.get(index).copied()),
+        8 => row.lock = read_or_null(reader, |reader| read_text(reader, "`lock`"))?,
+        9 => row.macs = read_macs(reader)?,
+        10 => row.maxmem = reader.read_integer("`maxmem`", 0, INTEGER_MAX)?.map(|(number, _)| number),
+        11 => row.name = read_text(reader, "`name`")?,
+        12 => row.node = reader.read_text("`node`")?,
+        13 => row.not_understood = not_understood(reader)?,
+        14 => row.pending = read_pending(reader)?,
+        15 => row.protection = reader.read_flag("`protection`")?,
+        16 => row.replicated = reader.read_flag("`replicated`")?,
+        17 => row.run_state = read_text(reader, "`run_state`")?,
+        18 => row.snapshots = snapshots::read_snapshots(reader)?,
+        19 => row.source = read_text(reader, "`source`")?,
+        20 => row.status = reader.read_keyword("`status`", &STATUS_WORDS)?.map(|(index, _)| index),
+        21 => row.tags = read_tags(reader, &mut scratch.tags)?,
+        22 => row.template = reader.read_flag("`template`")?,
         _ => row.vmid = read_vmid(reader)?,
     }
     Ok(())
@@ -294,11 +285,11 @@ fn check_contradictions<'t, S: EventSource<'t>>(
     row: &GuestRowDraft<'_>,
 ) -> Result<(), End> {
     let known = matches!(row.status, Some(0 | 1));
-    if known && row.name.is_none() && seen.key_span(10).is_none() {
+    if known && row.name.is_none() && seen.key_span(11).is_none() {
         reader.report(Diagnostic::new(seen.span, "a guest that is running or stopped lacks the key `name`"))?;
     }
     let raw = row.run_state.as_deref();
-    if let (Some(run_state), Some(status), Some(span)) = (raw, row.status.filter(|_| known), seen.key_span(15))
+    if let (Some(run_state), Some(status), Some(span)) = (raw, row.status.filter(|_| known), seen.key_span(17))
         && STATUS_WORDS.get(status) != Some(&run_state)
     {
         let fault = Diagnostic::new(span, format!("`run_state` is {}, so `status` is neither running nor stopped", quote(run_state)));
@@ -327,6 +318,11 @@ fn finish_guest<'t, S: EventSource<'t>>(
         Some(marks) => Reading::Read(Box::new(marks.into_identity(kind, reader)?)),
         None => Reading::Unread,
     };
+    let hardware = match row.hardware {
+        Some(draft) => Reading::Read(draft.into_hardware(kind, reader)?),
+        None => Reading::Unread,
+    };
+    let extras = GuestExtras { hardware, replicated: to_reading(row.replicated), snapshots: to_reading(row.snapshots) };
     scratch.spans.push(vmid_and_span);
     scratch.node_names.push(node);
     guests.push(ObservedGuest {
@@ -354,11 +350,12 @@ fn finish_guest<'t, S: EventSource<'t>>(
         config: if row.has_config { Reading::Read(config) } else { Reading::Unread },
         pending,
         digest: row.digest,
+        extras: extras.into_option(),
     });
     Ok(())
 }
 
-fn to_reading<T>(value: Option<T>) -> Reading<T> {
+pub(super) fn to_reading<T>(value: Option<T>) -> Reading<T> {
     value.map_or(Reading::Unread, Reading::Read)
 }
 

@@ -5,8 +5,7 @@
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::{EffectiveValues, HaState, Observation, ObservedGuest, ObservedStatus, PendingChange, Reading, SCHEMA, TagCase};
-use crate::guest::NodeName;
+use super::{EffectiveValues, HaState, Observation, ObservedGuest, ObservedNode, ObservedStatus, PendingChange, Reading, SCHEMA, TagCase};
 use crate::normalize::Field;
 
 /// The part of an observation that a plan may depend on. It excludes who took the observation, and when.
@@ -62,36 +61,36 @@ fn write_unlisted<M: SerializeMap>(map: &mut M, observation: &Observation) -> Re
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WrittenPart {
     Whole,
-    /// Only what a plan may depend on: nodes that have a guest in scope, and not who read a row.
+    /// Only what a plan may depend on: nodes that have a guest in scope or whose capacity or storages were read, and not who read a row.
     InScope,
 }
 
 struct NodeRows<'o>(&'o Observation, WrittenPart);
 
-#[derive(Serialize)]
-struct NodeRow<'o> {
-    name: &'o NodeName,
-    online: bool,
-}
-
 impl Serialize for NodeRows<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self(observation, which) = self;
-        let mut used = vec![*which == WrittenPart::Whole; observation.nodes.len()];
+        let is_always_used = |node: &ObservedNode| *which == WrittenPart::Whole || node.has_extra_readings();
+        let mut used: Vec<bool> = observation.nodes.iter().map(is_always_used).collect();
         for guest in &observation.guests {
             if let Some(mark) = used.get_mut(guest.node) {
                 *mark = true;
             }
         }
-        let mut rows: Vec<NodeRow<'_>> = observation
-            .nodes
-            .iter()
-            .zip(used)
-            .filter(|(_, used)| *used)
-            .map(|(node, _)| NodeRow { name: &node.name, online: node.online })
-            .collect();
-        rows.sort_by_key(|row| row.name);
+        let mut rows: Vec<&ObservedNode> = observation.nodes.iter().zip(used).filter(|(_, used)| *used).map(|(node, _)| node).collect();
+        rows.sort_by_key(|node| &node.name);
         serializer.collect_seq(rows)
+    }
+}
+
+impl Serialize for ObservedNode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        write_reading(&mut map, "capacity", &self.capacity)?;
+        map.serialize_entry("name", &self.name)?;
+        map.serialize_entry("online", &self.online)?;
+        write_reading(&mut map, "storages", &self.storages)?;
+        map.end()
     }
 }
 
@@ -116,6 +115,7 @@ impl Serialize for ObservedGuestRow<'_> {
         write_option(&mut map, "cpus", guest.cpus.as_ref())?;
         write_option(&mut map, "digest", guest.digest.as_ref())?;
         write_reading(&mut map, "ha", &guest.ha)?;
+        write_option(&mut map, "hardware", guest.hardware().into_option())?;
         write_reading(&mut map, "identity", &guest.identity)?;
         map.serialize_entry("kind", &guest.kind)?;
         write_reading(&mut map, "lock", &guest.lock)?;
@@ -128,7 +128,9 @@ impl Serialize for ObservedGuestRow<'_> {
         write_option(&mut map, "not_understood", not_understood.map(NotUnderstood).as_ref())?;
         write_reading(&mut map, "pending", &guest.pending)?;
         write_reading(&mut map, "protection", &guest.protection)?;
+        write_option(&mut map, "replicated", guest.replicated().into_option().as_ref())?;
         write_option(&mut map, "run_state", guest.run_state.as_ref())?;
+        write_option(&mut map, "snapshots", guest.snapshots().into_option())?;
         // A plan must not depend on who read a row (G7).
         write_option(&mut map, "source", guest.source.as_ref().filter(|_| *part == WrittenPart::Whole))?;
         map.serialize_entry("status", status_word(&guest.status))?;

@@ -160,7 +160,7 @@ fn observation() -> Json {
             "config": { "type": "object", "additionalProperties": false, "properties": config },
             "not_understood": { "type": "object", "additionalProperties": false, "properties": texts },
             "pending": list(object(&["key"], json!({ "key": text(), "value": {}, "delete": { "type": "boolean" } }))),
-            "digest": text(),
+            "digest": text(), "hardware": guest_hardware(), "replicated": { "type": "boolean" }, "snapshots": guest_snapshots(),
         }),
     );
     let mut schema = object(
@@ -169,13 +169,62 @@ fn observation() -> Json {
             "schema": { "const": observe::SCHEMA }, "environment": text(), "source": text(),
             "taken_at": { "type": "string", "pattern": "^\\d{4}-\\d{2}-\\d{2}T\\d{2}:\\d{2}:\\d{2}Z$" },
             "complete": { "type": "boolean" }, "quorate": { "type": "boolean" },
-            "nodes": list(object(&["name", "online"], json!({ "name": text(), "online": { "type": "boolean" } }))),
+            "nodes": list(observed_node()),
             "guests": list(guest), "unlisted": list(object(&["cause", "vmid"], json!({ "cause": code_word(), "vmid": vmid() }))),
             "unmanaged": { "type": "integer", "minimum": 0 }, "notes": notes(), "tag_case": enumeration(&observe::TagCase::WORDS),
         }),
     );
     add_header(&mut schema, "One observation of an environment (current.json)");
     schema
+}
+
+/// The disks of a guest, and what ties it to its node.
+fn guest_hardware() -> Json {
+    let disk = object(
+        &["cdrom", "key", "volume"],
+        json!({
+            "cdrom": { "type": "boolean" }, "key": text(), "size_kib": { "type": "integer", "minimum": 1 }, "storage": text(),
+            "volume": text(),
+        }),
+    );
+    let volume = object(&["key", "volume"], json!({ "key": text(), "storage": text(), "volume": text() }));
+    object(
+        &["disks", "host_devices", "other_volumes"],
+        json!({ "cpu_type": text(), "disks": list(disk), "host_devices": list(text()), "other_volumes": list(volume) }),
+    )
+}
+
+fn guest_snapshots() -> Json {
+    let snapshot = object(
+        &["name", "ram"],
+        json!({
+            "cpu": text(), "made_at": whole_number(), "name": text(), "parent": text(), "ram": { "type": "boolean" }, "state": text(),
+        }),
+    );
+    object(&["list"], json!({ "current": text(), "list": list(snapshot) }))
+}
+
+/// A node with what it offers to guests.
+fn observed_node() -> Json {
+    let capacity = object(
+        &["cpus", "memory_available", "memory_total"],
+        json!({
+            "cpu_model": text(), "cpus": { "type": "integer", "minimum": 0, "maximum": u32::MAX }, "memory_available": whole_number(),
+            "memory_total": whole_number(),
+        }),
+    );
+    let storage = object(
+        &["active", "content", "kind", "name", "shared"],
+        json!({
+            "active": { "type": "boolean" }, "available": whole_number(), "content": list(text()), "kind": text(), "name": text(),
+            "shared": { "type": "boolean" }, "total": whole_number(),
+        }),
+    );
+    object(&["name", "online"], json!({ "capacity": capacity, "name": text(), "online": { "type": "boolean" }, "storages": list(storage) }))
+}
+
+fn whole_number() -> Json {
+    json!({ "type": "integer", "minimum": 0 })
 }
 
 /// A machine-readable word.

@@ -11,7 +11,7 @@ use converger_lab::Flavour;
 
 use crate::actuator::run_undisturbed;
 use crate::changes::{ClientChange, prepare_lab};
-use crate::client::{call_command, call_read, guest_path, node_name, vmid};
+use crate::client::{call_command, call_read, guest_path, node_name, snapshot_name, vmid};
 use crate::commands::unused_variants;
 use crate::lab_transport::CheckedMethods;
 
@@ -33,7 +33,11 @@ fn all_reads(guest: GuestPath, upid: Upid) -> Vec<ProxmoxRead> {
         ProxmoxRead::NextId(vmid(999)),
         ProxmoxRead::GuestStatus(guest.clone()),
         ProxmoxRead::GuestPending(guest.clone()),
-        ProxmoxRead::Snapshots(guest),
+        ProxmoxRead::Snapshots(guest.clone()),
+        ProxmoxRead::SnapshotConfig { guest, name: snapshot_name("first") },
+        ProxmoxRead::ReplicationJobs,
+        ProxmoxRead::NodeStatus(node_name("pve1")),
+        ProxmoxRead::NodeStorages(node_name("pve1")),
         ProxmoxRead::HaStatus,
         ProxmoxRead::TagOptions,
         ProxmoxRead::NodeVersion(node_name("pve1")),

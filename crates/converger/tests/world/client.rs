@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use converger_adapters::proxmox::actuator::{CallerIdentity, ProxmoxActuator};
 use converger_adapters::proxmox::client::{ProxmoxSession, TokenId};
-use converger_adapters::proxmox::codec::{GuestPath, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead, ProxmoxWrite};
+use converger_adapters::proxmox::codec::{
+    GuestPath, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead, ProxmoxWrite, SnapshotName,
+};
 use converger_adapters::proxmox::observe::{self, ObservationRequest, ProxmoxReading, ReadSet, ReadingError};
 use converger_core::apply::promise::{Promise, PromiseCheck, PromiseReading};
 use converger_core::desired::{self, Desired, Scope};
@@ -42,6 +44,10 @@ pub(crate) fn node_name(name: &str) -> NodeName {
 
 pub(crate) fn guest_path(on: &str, kind: GuestKind, number: u32) -> GuestPath {
     GuestPath { node: node_name(on), kind, vmid: vmid(number) }
+}
+
+pub(crate) fn snapshot_name(name: &str) -> SnapshotName {
+    SnapshotName::new(name).unwrap_or_else(|| panic!("{name} is no snapshot"))
 }
 
 /// Parses a declared state from JSON.

@@ -5,7 +5,7 @@ use converger_adapters::proxmox::codec::{
     ConfigSet, Delivery, FailureCause, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead, ProxmoxTaskState, ProxmoxWrite,
     SnapshotName, WriteBasis,
 };
-use converger_adapters::proxmox::observe::{GuestNeed, ProxmoxReading, ReadSet, ReadingError, UnknownReason};
+use converger_adapters::proxmox::observe::{ExtraReads, GuestNeed, ProxmoxReading, ReadSet, ReadingError, UnknownReason};
 use converger_core::action::FieldChange;
 use converger_core::apply::promise::PromiseCheck;
 use converger_core::desired::Scope;
@@ -64,7 +64,7 @@ fn full_reading(transport: &LabTransport<()>, ids: &[u32]) -> ProxmoxReading {
 
 /// An observation of a declared guest, optionally with its config.
 fn declared_reading(transport: &LabTransport<()>, id: u32, config: bool) -> ProxmoxReading {
-    let need = GuestNeed { kind: GuestKind::Qemu, state: None, config, tags: false };
+    let need = GuestNeed { kind: GuestKind::Qemu, state: None, config, tags: false, extras: ExtraReads::default() };
     read_guests(transport, &[id], &ReadSet::Declared([(vmid(id), need)].into())).unwrap_or_else(|unread| panic!("{unread}"))
 }
 

@@ -12,6 +12,7 @@ mod facts;
 mod facts_page;
 mod fields;
 mod host_reaching_keys;
+mod intent_needs;
 mod interference;
 mod lab_transport;
 mod observation;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use converger_adapters::proxmox::observe::{GuestNeed, ProxmoxReading, ReadSet, ReadingError, UnknownReason};
+use converger_adapters::proxmox::observe::{ExtraReads, GuestNeed, ProxmoxReading, ReadSet, ReadingError, UnknownReason};
 use converger_core::desired::Scope;
 use converger_core::guest::{GuestIdentity, GuestKind, RunState, Vmid};
 use converger_core::normalize::{Field, FieldValue, WordSet};
@@ -47,7 +47,7 @@ fn draw_needs(rng: &mut Rng, scope: &[Vmid]) -> ReadSet {
         }
         let kind = if rng.one_in(4) { GuestKind::Lxc } else { GuestKind::Qemu };
         let state = rng.pick(&[None, Some(RunState::Running), Some(RunState::Stopped)]).copied().flatten();
-        needs.insert(*vmid, GuestNeed { kind, state, config: rng.one_in(2), tags: rng.one_in(4) });
+        needs.insert(*vmid, GuestNeed { kind, state, config: rng.one_in(2), tags: rng.one_in(4), extras: ExtraReads::default() });
     }
     ReadSet::Declared(needs)
 }

@@ -6,14 +6,16 @@
 //! Must not send a change or decide how often to read.
 
 use converger_core::action::Change;
-use converger_core::apply::promise::{ObservedSnapshot, Promise, PromiseReading, SnapshotList};
+use converger_core::apply::promise::{Promise, PromiseReading};
 use converger_core::apply::{ClusterMembership, EnvFault, EnvFaultKind, EnvRequest, EnvResponse, GuestAddress};
 use converger_core::guest::{GuestKind, NodeName, Vmid};
 use converger_core::observe::ObservedNode;
 
 use super::{ProxmoxActuator, response};
 use crate::proxmox::client::ProxmoxTransport;
-use crate::proxmox::codec::{self, DiskKey, GuestPath, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead, ProxmoxWrite};
+use crate::proxmox::codec::{
+    self, DiskKey, DiskSize, EscapedText, GuestPath, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead, ProxmoxWrite,
+};
 use crate::proxmox::observe::UnknownReason;
 use crate::proxmox::observe::absence::{self, GuestSearch};
 
@@ -97,21 +99,20 @@ fn guest_address(guest: GuestPath) -> GuestAddress {
 
 async fn read_disk<E: ProxmoxTransport>(actuator: &ProxmoxActuator<E>, guest: GuestPath, disk: &DiskKey) -> PromiseReading {
     match call_read(actuator, ProxmoxRead::GuestPending(guest)).await {
-        Ok(ProxmoxEvent::Config(config)) => PromiseReading::Disk(config.disks.get(disk).map(|size| size.kib())),
+        Ok(ProxmoxEvent::Config(config)) => match &config.hardware {
+            Ok(_) => PromiseReading::Disk(config.disk_size(disk).map(DiskSize::kib)),
+            Err(key) => {
+                let text = format!("the value of `{}` is not understood", EscapedText(key));
+                PromiseReading::Unreadable(EnvFault::new(EnvFaultKind::Other, UnknownReason::NotUnderstood.word(), &text))
+            }
+        },
         other => failed_reading(other),
     }
 }
 
 async fn read_snapshots<E: ProxmoxTransport>(actuator: &ProxmoxActuator<E>, guest: GuestPath) -> PromiseReading {
     match call_read(actuator, ProxmoxRead::Snapshots(guest)).await {
-        Ok(ProxmoxEvent::Snapshots(found)) => {
-            let own = |snapshot: codec::ProxmoxSnapshot| ObservedSnapshot {
-                name: snapshot.name,
-                state: snapshot.state,
-                made_at: snapshot.made_at,
-            };
-            PromiseReading::Snapshots(SnapshotList { list: found.list.into_iter().map(own).collect(), current: found.parent })
-        }
+        Ok(ProxmoxEvent::Snapshots(found)) => PromiseReading::Snapshots(found.tree),
         other => failed_reading(other),
     }
 }
@@ -122,7 +123,7 @@ async fn find_anywhere<E: ProxmoxTransport>(actuator: &ProxmoxActuator<E>, vmid:
         Ok(membership) => membership,
         Err(cause) => return PromiseReading::Unreadable(cause),
     };
-    let nodes: Vec<ObservedNode> = before.nodes.iter().map(|(name, online)| ObservedNode { name: name.clone(), online: *online }).collect();
+    let nodes: Vec<ObservedNode> = before.nodes.iter().map(|(name, online)| ObservedNode::new(name.clone(), *online)).collect();
     match absence::search_nodes(&actuator.session, &nodes, vmid).await {
         GuestSearch::On(node) => return PromiseReading::OnNode(node),
         GuestSearch::Unproven(note) => {

@@ -56,6 +56,17 @@ pub enum ProxmoxRead {
     GuestPending(GuestPath),
     /// The snapshots of a guest.
     Snapshots(GuestPath),
+    /// The config of a guest in one of its snapshots.
+    SnapshotConfig {
+        guest: GuestPath,
+        name: SnapshotName,
+    },
+    /// The replication jobs of all guests that the token may see.
+    ReplicationJobs,
+    /// The memory and CPUs of a node.
+    NodeStatus(NodeName),
+    /// The storages of a node that the token may see.
+    NodeStorages(NodeName),
     /// The states of guests in high availability, and whether it can fence.
     HaStatus,
     /// The datacenter's rules for tags.
@@ -262,6 +273,12 @@ fn encode_read(read: &ProxmoxRead) -> HttpRequest {
         ProxmoxRead::GuestStatus(guest) => guest_request(HttpMethod::Get, guest, &["status", "current"], none),
         ProxmoxRead::GuestPending(guest) => guest_request(HttpMethod::Get, guest, &["pending"], none),
         ProxmoxRead::Snapshots(guest) => guest_request(HttpMethod::Get, guest, &["snapshot"], none),
+        ProxmoxRead::SnapshotConfig { guest, name } => {
+            guest_request(HttpMethod::Get, guest, &["config"], none.with("snapshot", name.as_str()))
+        }
+        ProxmoxRead::ReplicationJobs => get(&["cluster", "replication"], none),
+        ProxmoxRead::NodeStatus(node) => get(&["nodes", node.as_str(), "status"], none),
+        ProxmoxRead::NodeStorages(node) => get(&["nodes", node.as_str(), "storage"], none),
         ProxmoxRead::HaStatus => get(&["cluster", "ha", "status", "current"], none),
         ProxmoxRead::TagOptions => get(&["cluster", "options"], none),
         ProxmoxRead::NodeVersion(node) => get(&["nodes", node.as_str(), "version"], none),
@@ -374,7 +391,9 @@ impl ProxmoxRead {
         match self {
             Self::GuestStatus(guest) | Self::GuestPending(guest) | Self::Snapshots(guest) => Some(&guest.node),
             Self::TaskStatus(upid) => Some(upid.node()),
+            Self::SnapshotConfig { guest, .. } => Some(&guest.node),
             Self::Tasks { node, .. } | Self::NodeGuests { node, .. } => Some(node),
+            Self::NodeStatus(node) | Self::NodeStorages(node) => Some(node),
             Self::NodeGuestsInFull(node) | Self::NodeVersion(node) | Self::NodeTime(node) | Self::Certificates(node) => Some(node),
             Self::Version
             | Self::ClusterStatus
@@ -385,6 +404,7 @@ impl ProxmoxRead {
             | Self::User(_)
             | Self::Roles
             | Self::NextId(_)
+            | Self::ReplicationJobs
             | Self::HaStatus
             | Self::TagOptions => None,
         }

@@ -4,15 +4,16 @@
 //! dropped.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use converger_core::artifact::INTEGER_MAX;
 use converger_core::guest::{GuestIdentity, GuestKind};
 use converger_core::normalize::{Field, FieldValue, WordSet, rule_of};
-use converger_core::observe::{EffectiveValues, PendingChange};
+use converger_core::observe::{EffectiveValues, GuestHardware, PendingChange};
 use serde::Deserialize;
 
 use super::field;
+use super::hardware::parse_hardware;
 use super::identifiers::{ConfigDigest, DiskKey, DiskSize};
 use super::property::{self, PropertyString};
 use super::scalar::PerlScalar;
@@ -43,19 +44,27 @@ pub struct GuestConfig {
     pub digest: Option<ConfigDigest>,
     /// The whole `agent` property. A write keeps its other options.
     pub agent: Option<Box<str>>,
-    /// The disks that have a size.
-    pub disks: BTreeMap<DiskKey, DiskSize>,
+    /// The disks, and what ties the guest to its node; or the key of a disk or CPU whose value is not understood.
+    pub hardware: Result<GuestHardware, Box<str>>,
+}
+
+impl GuestConfig {
+    /// The size of a disk, if there is such a disk and it has one.
+    #[must_use]
+    pub fn disk_size(&self, key: &DiskKey) -> Option<DiskSize> {
+        self.hardware.as_ref().ok()?.disks.iter().find(|disk| disk.key == *key)?.size
+    }
 }
 
 /// One item of `/pending`.
 #[derive(Deserialize)]
 pub(super) struct PendingItem<'a> {
     #[serde(borrow)]
-    key: Cow<'a, str>,
+    pub(super) key: Cow<'a, str>,
     #[serde(borrow, default)]
-    value: PerlScalar<'a>,
+    pub(super) value: PerlScalar<'a>,
     #[serde(borrow, default)]
-    pending: PerlScalar<'a>,
+    pub(super) pending: PerlScalar<'a>,
     #[serde(borrow, default)]
     delete: PerlScalar<'a>,
 }
@@ -69,7 +78,7 @@ pub(super) fn from_items(kind: GuestKind, items: &[PendingItem<'_>]) -> GuestCon
     ordered.sort_by(|left, right| left.key.cmp(&right.key));
     let is_single = ordered.windows(2).all(|two| two.first().map(|item| &item.key) != two.last().map(|item| &item.key));
     let values = ordered.into_iter().filter_map(|item| Some((&*item.key, item.value.text()?)));
-    let config = build_config(kind, &RawConfigValues(values.collect()), pending.into());
+    let config = build_config(kind, &RawConfigValues(values.collect()), pending.into(), parse_hardware(kind, items));
     match find_invalid_key(kind, items, is_single) {
         Some(key) => GuestConfig { config: Err(key.into()), ..config },
         None => config,
@@ -153,7 +162,12 @@ impl RawConfigValues<'_> {
     }
 }
 
-fn build_config(kind: GuestKind, values: &RawConfigValues<'_>, pending: Box<[PendingChange]>) -> GuestConfig {
+fn build_config(
+    kind: GuestKind,
+    values: &RawConfigValues<'_>,
+    pending: Box<[PendingChange]>,
+    hardware: Result<GuestHardware, Box<str>>,
+) -> GuestConfig {
     let text = |key: &str| values.get(key).filter(|text| !text.is_empty());
     // A value that is neither on nor off has made the whole config invalid before.
     let is_on = |key: &str| text(key) == Some("1");
@@ -178,7 +192,7 @@ fn build_config(kind: GuestKind, values: &RawConfigValues<'_>, pending: Box<[Pen
         tags: text("tags").and_then(field::parse_tags).unwrap_or_default(),
         digest: text("digest").and_then(ConfigDigest::new),
         agent: text("agent").map(Into::into),
-        disks: values.iter().filter_map(|(key, text)| parse_disk(kind, key, text)).collect(),
+        hardware,
     }
 }
 
@@ -252,14 +266,6 @@ fn birth_mark<'v>(values: &'v RawConfigValues<'_>, key: &str, default: &'static 
     }
 }
 
-fn parse_disk(kind: GuestKind, key: &str, text: &str) -> Option<(DiskKey, DiskSize)> {
-    let key = DiskKey::new(kind, key)?;
-    let properties = PropertyString::parse(text, "file");
-    let is_medium = properties.get("media") == Some("cdrom");
-    let size = properties.get("size").filter(|_| !is_medium).and_then(DiskSize::parse)?;
-    Some((key, size))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -295,7 +301,8 @@ mod tests {
             GuestIdentity::Qemu { uuid: Some("24868d8a-09cb-423d-b4a0-b8e0ee08cb19".into()), ctime: Some(1_794_770_489) }
         );
         assert_eq!((guest.lock.as_deref(), guest.protection, guest.template), (Some("backup"), true, false));
-        assert_eq!(guest.disks.iter().map(|(key, size)| format!("{} {size}", key.as_str())).collect::<Vec<_>>(), ["scsi0 32G"]);
+        let size = |key: &str| guest.disk_size(&DiskKey::new(GuestKind::Qemu, key)?);
+        assert_eq!((size("scsi0"), size("ide2"), size("scsi1")), (DiskSize::parse("32G"), None, None));
         assert!(guest.pending.is_empty());
         assert_eq!(guest.agent.as_deref(), Some("1,fstrim_cloned_disks=1"));
     }

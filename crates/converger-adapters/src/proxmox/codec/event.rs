@@ -8,10 +8,12 @@ use std::fmt;
 use converger_core::artifact::INTEGER_MAX;
 use converger_core::guest::{ClusterIdentity, GuestKind, NodeName, Vmid};
 use converger_core::normalize::WordSet;
+use converger_core::observe::{NodeCapacity, ObservedStorage};
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::access::{self, Permissions, ProxmoxUser, RolePrivileges};
+use super::capacity;
 use super::command::{ProxmoxCommand, ProxmoxRead};
 use super::config::{self, GuestConfig};
 use super::failure_cause::{FailureCause, classify_text};
@@ -22,6 +24,7 @@ use super::object::{Object, UniqueMap};
 use super::options::{self, OptionsRow, TagOptions};
 use super::response::{self, CallEffect, Delivery, HttpResponse, ProxmoxFailure};
 use super::scalar::PerlScalar;
+use super::snapshots::{self, ListedSnapshots, SnapshotConfig};
 use super::upid::Upid;
 
 /// The result of a successful command.
@@ -36,13 +39,20 @@ pub enum ProxmoxEvent {
     NextId(IdAvailability),
     GuestStatus(GuestStatus),
     Config(Box<GuestConfig>),
-    Snapshots(ProxmoxSnapshots),
+    Snapshots(ListedSnapshots),
+    SnapshotConfig(SnapshotConfig),
     User(ProxmoxUser),
     Roles(RolePrivileges),
     Ha(HaStatus),
     TagOptions(TagOptions),
     /// The clock of a node, in seconds since 1970.
     NodeTime(u64),
+    /// The memory and CPUs of a node.
+    NodeCapacity(NodeCapacity),
+    /// The storages of a node that the token may see, sorted by name.
+    Storages(Box<[ObservedStorage]>),
+    /// The guests with a replication job, as far as the token may see them.
+    ReplicatedGuests(BTreeSet<Vmid>),
     /// The identity of the cluster.
     Identity(ClusterIdentity),
     Task(ProxmoxTaskState),
@@ -205,26 +215,6 @@ fn run_state_word(status: &str, qmp_status: Option<&str>) -> Box<str> {
     }
 }
 
-/// The snapshots of a guest.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ProxmoxSnapshots {
-    /// All of them.
-    pub list: Vec<ProxmoxSnapshot>,
-    /// The snapshot that the guest was last created from or rolled back to.
-    pub parent: Option<Box<str>>,
-}
-
-/// A snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProxmoxSnapshot {
-    /// Its name.
-    pub name: Box<str>,
-    /// Set while the snapshot is created or deleted; an interrupted operation leaves it set.
-    pub state: Option<Box<str>>,
-    /// When it was created, in seconds since 1970.
-    pub made_at: Option<u64>,
-}
-
 /// The state of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProxmoxTaskState {
@@ -296,7 +286,24 @@ fn decode_read(read: &ProxmoxRead, answer: &HttpResponse) -> Result<ProxmoxEvent
             let items: Vec<config::PendingItem<'_>> = items.into_iter().map(|Object(item)| item).collect();
             ProxmoxEvent::Config(config::from_items(guest.kind, &items).into())
         }),
-        ProxmoxRead::Snapshots(_) => objects(answer).map(|rows| ProxmoxEvent::Snapshots(parse_snapshots(rows))),
+        ProxmoxRead::Snapshots(guest) => require_guest_objects(answer, guest)
+            .and_then(|rows| snapshots::parse_snapshots(&rows).map_err(|text| malformed(answer, text)))
+            .map(ProxmoxEvent::Snapshots),
+        ProxmoxRead::SnapshotConfig { guest, .. } => require_guest_data(answer, guest)
+            .and_then(|Object(row)| snapshots::parse_snapshot_config(&row).map_err(|text| malformed(answer, text)))
+            .map(ProxmoxEvent::SnapshotConfig),
+        ProxmoxRead::NodeStatus(_) => require_data(answer)
+            .and_then(|Object(row)| capacity::parse_capacity(&row).map_err(|key| malformed_field(answer, "the status of the node", key)))
+            .map(ProxmoxEvent::NodeCapacity),
+        ProxmoxRead::NodeStorages(_) => objects(answer)
+            .and_then(|rows| capacity::parse_storages(&rows).map_err(|key| malformed_field(answer, "the list of storages", key)))
+            .map(ProxmoxEvent::Storages),
+        ProxmoxRead::ReplicationJobs => objects(answer)
+            .and_then(|rows| {
+                let guests = capacity::parse_replicated_guests(&rows);
+                guests.ok_or_else(|| malformed_field(answer, "the list of replication jobs", "guest"))
+            })
+            .map(ProxmoxEvent::ReplicatedGuests),
         ProxmoxRead::HaStatus => objects(answer).map(|rows| ProxmoxEvent::Ha(ha::parse_ha_status(rows))),
         ProxmoxRead::TagOptions => require_data(answer).and_then(|Object(row)| tag_options(answer, &row)).map(ProxmoxEvent::TagOptions),
         ProxmoxRead::NodeTime(_) => require_data(answer).and_then(|Object(row)| parse_time(answer, &row)).map(ProxmoxEvent::NodeTime),
@@ -335,6 +342,19 @@ fn require_guest_data<'a, T: Deserialize<'a>>(answer: &'a HttpResponse, guest: &
         let is_of_another = failure.cause == FailureCause::NoSuchGuest && !named.iter().any(|part| failure.text.contains(part));
         if is_of_another { ProxmoxFailure { cause: FailureCause::Malformed, ..failure } } else { failure }
     })
+}
+
+/// Like [`require_guest_data`], for a list of objects.
+fn require_guest_objects<'a, T: Deserialize<'a>>(answer: &'a HttpResponse, guest: &GuestPath) -> Result<Vec<T>, ProxmoxFailure> {
+    require_guest_data(answer, guest).map(|rows: Vec<Object<T>>| rows.into_iter().map(|Object(row)| row).collect())
+}
+
+fn malformed(answer: &HttpResponse, text: impl Into<Box<str>>) -> ProxmoxFailure {
+    ProxmoxFailure::malformed_response(CallEffect::None, answer.status, text)
+}
+
+fn malformed_field(answer: &HttpResponse, what: &str, key: &str) -> ProxmoxFailure {
+    malformed(answer, format!("{what} has no usable `{key}`"))
 }
 
 /// `data: null` is success too: some calls act before they respond.
@@ -654,30 +674,6 @@ fn parse_guest_status(answer: &HttpResponse, guest: &GuestPath, row: StatusRow<'
         maxmem: parse_memory(&row.maxmem),
         ha: is_managed.then(|| row.ha.0.get("state").and_then(PerlScalar::word)),
     })
-}
-
-#[derive(Deserialize)]
-struct SnapshotRow<'a> {
-    #[serde(borrow, default)]
-    name: PerlScalar<'a>,
-    #[serde(borrow, default)]
-    snapstate: PerlScalar<'a>,
-    #[serde(borrow, default)]
-    snaptime: PerlScalar<'a>,
-    #[serde(borrow, default)]
-    parent: PerlScalar<'a>,
-}
-
-fn parse_snapshots(rows: Vec<SnapshotRow<'_>>) -> ProxmoxSnapshots {
-    let current = rows.iter().find(|row| row.name.is_text("current"));
-    let parent = current.and_then(|row| row.parent.word());
-    ProxmoxSnapshots { list: rows.into_iter().filter_map(parse_snapshot).collect(), parent }
-}
-
-/// The entry `current` is the guest itself, not a snapshot.
-fn parse_snapshot(row: SnapshotRow<'_>) -> Option<ProxmoxSnapshot> {
-    let name = row.name.word().filter(|name| &**name != "current")?;
-    Some(ProxmoxSnapshot { name, state: row.snapstate.word(), made_at: row.snaptime.number() })
 }
 
 #[derive(Default, Deserialize)]

@@ -19,7 +19,7 @@ use crate::proxmox::codec::{
     ClusterStatus, Delivery, FailureCause, GuestResource, HaStatus, Permissions, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead,
     ProxmoxUser, ProxmoxVersion, RolePrivileges, TagOptions, UserId,
 };
-use crate::proxmox::observe::{self, GuestNeed, InitialAnswers, ObservationRequest, ProxmoxReading, ReadSet, ReadingError};
+use crate::proxmox::observe::{self, ExtraReads, GuestNeed, InitialAnswers, ObservationRequest, ProxmoxReading, ReadSet, ReadingError};
 use crate::proxmox::time;
 
 /// Maximum number of guests whose configs are read for pending changes; with more guests, only the list is used.
@@ -330,7 +330,7 @@ async fn ask_guests<E: ProxmoxTransport>(
 
 /// Needs of a guest: its config with pending changes.
 fn config_need(row: &GuestResource) -> GuestNeed {
-    GuestNeed { kind: row.kind, state: None, config: true, tags: false }
+    GuestNeed { kind: row.kind, state: None, config: true, tags: false, extras: ExtraReads::default() }
 }
 
 /// Reads the permissions on guests that neither the permission dump nor the list mentions.

@@ -38,12 +38,12 @@ pub(super) async fn read_details<E: ProxmoxTransport>(
         queues.entry(guest.node.clone()).or_default().push_back((guest, detail));
     }
     // Such a node has returned a list, so it cannot be reported as not responding at all.
-    let reads_per_node: Vec<NodeReads> =
-        queues.into_iter().map(|(node, queue)| NodeReads::new(queue, answering_nodes.contains(&node))).collect();
+    let reads_per_node: Vec<NodeReadQueue> =
+        queues.into_iter().map(|(node, queue)| NodeReadQueue::new(queue, answering_nodes.contains(&node))).collect();
     // Collected before joining, so that `join_all` knows their number and polls few of them in place.
-    let workers: Vec<&NodeReads> = reads_per_node.iter().flat_map(|reads| std::iter::repeat_n(reads, REQUESTS_PER_NODE_MAX)).collect();
+    let workers: Vec<&NodeReadQueue> = reads_per_node.iter().flat_map(|reads| std::iter::repeat_n(reads, REQUESTS_PER_NODE_MAX)).collect();
     join_all(workers.into_iter().map(|reads| read_node_guests(session, reads, &counter))).await;
-    reads_per_node.into_iter().flat_map(NodeReads::into_outcomes).collect()
+    reads_per_node.into_iter().flat_map(NodeReadQueue::into_outcomes).collect()
 }
 
 /// At most this many reports of progress for one reading, whatever its size: each is an event for every subscriber.
@@ -72,7 +72,7 @@ impl<'p> ReadCounter<'p> {
 }
 
 /// The guests of one node that are still to be read, and the results.
-struct NodeReads {
+struct NodeReadQueue {
     queue: Mutex<VecDeque<(GuestPath, ReadDetail)>>,
     responses: Mutex<NodeResponses>,
     outcomes: Mutex<BTreeMap<Vmid, DetailResult>>,
@@ -89,7 +89,7 @@ struct NodeResponses {
     stalled: Option<String>,
 }
 
-impl NodeReads {
+impl NodeReadQueue {
     fn new(queue: VecDeque<(GuestPath, ReadDetail)>, answered: bool) -> Self {
         let responses = NodeResponses { answered, unreached: None, stalls: 0, stalled: None };
         Self { queue: Mutex::new(queue), responses: Mutex::new(responses), outcomes: Mutex::default() }
@@ -149,7 +149,7 @@ impl NodeReads {
     }
 }
 
-async fn read_node_guests<E: ProxmoxTransport>(session: &ProxmoxSession<E>, reads: &NodeReads, counter: &ReadCounter<'_>) {
+async fn read_node_guests<E: ProxmoxTransport>(session: &ProxmoxSession<E>, reads: &NodeReadQueue, counter: &ReadCounter<'_>) {
     while let Some((guest, detail)) = reads.next_guest() {
         let vmid = guest.vmid;
         let outcome = read_guest(session, reads, guest, detail).await.inspect_err(|note| reads.record_failure(note));
@@ -163,7 +163,7 @@ async fn read_node_guests<E: ProxmoxTransport>(session: &ProxmoxSession<E>, read
 
 async fn read_guest<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,
-    reads: &NodeReads,
+    reads: &NodeReadQueue,
     guest: GuestPath,
     detail: ReadDetail,
 ) -> DetailResult {
@@ -177,7 +177,7 @@ async fn read_guest<E: ProxmoxTransport>(
 /// exists before and after also exists in between. A config alone is one response and is read once.
 async fn read_config_and_status<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,
-    reads: &NodeReads,
+    reads: &NodeReadQueue,
     guest: &GuestPath,
     detail: ReadDetail,
 ) -> Result<GuestDetails, ProxmoxFailure> {

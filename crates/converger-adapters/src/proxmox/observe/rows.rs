@@ -57,6 +57,7 @@ pub(super) fn row_from_list(resource: GuestResource, node: usize, is_online: boo
         config: Reading::Unread,
         pending: Reading::Unread,
         digest: None,
+        extras: None,
     }
 }
 
@@ -143,7 +144,7 @@ pub(super) fn unknown_status(reason: UnknownReason) -> ObservedStatus {
 }
 
 /// Replaces the values of the list with the details. Returns the reason if the guest is unknown now.
-pub(super) fn complete_row(row: &mut ObservedGuest, detailed: GuestDetails) -> Option<UnknownReason> {
+pub(super) fn complete_row(row: &mut ObservedGuest, detailed: GuestDetails, needs_hardware: bool) -> Option<UnknownReason> {
     let GuestDetails { config, status } = detailed;
     let config = *config;
     let name = config.name.clone().unwrap_or_else(|| fallback_name(row.kind, row.vmid));
@@ -171,6 +172,9 @@ pub(super) fn complete_row(row: &mut ObservedGuest, detailed: GuestDetails) -> O
     row.pending = Reading::Read(config.pending);
     row.digest = config.digest.map(|digest| digest.as_str().into());
     row.config = Reading::Read(values);
+    if let Some(hardware) = config.hardware.ok().filter(|_| needs_hardware) {
+        row.change_extras(|extras| extras.hardware = Reading::Read(hardware));
+    }
     None
 }
 

@@ -47,6 +47,14 @@ pub enum UnknownReason {
     ListShrunken,
     /// The cluster's state could not be read again at the end, or only from another node.
     ClusterUnread,
+    /// The snapshots of a guest could not be read, or belong to another state of its config.
+    SnapshotsUnread,
+    /// The replication jobs could not be read.
+    ReplicationUnread,
+    /// Memory and CPUs of a node could not be read.
+    CapacityUnread,
+    /// The storages of a node could not be read, or the token may see none.
+    StoragesUnread,
     /// A node does not report its guests to the cluster, or not in time.
     ReportLate,
     /// This program does not support the release of Proxmox VE.
@@ -57,7 +65,7 @@ pub enum UnknownReason {
 
 impl UnknownReason {
     /// All reasons.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 26] = [
         Self::NodeOffline,
         Self::NodeSilent,
         Self::NoAnswer,
@@ -77,6 +85,10 @@ impl UnknownReason {
         Self::ListEmpty,
         Self::ListShrunken,
         Self::ClusterUnread,
+        Self::SnapshotsUnread,
+        Self::ReplicationUnread,
+        Self::CapacityUnread,
+        Self::StoragesUnread,
         Self::ReportLate,
         Self::ReleaseUnsupported,
         Self::ReleaseUnread,
@@ -105,6 +117,10 @@ impl UnknownReason {
             Self::ListEmpty => "list-empty",
             Self::ListShrunken => "list-shrunken",
             Self::ClusterUnread => "cluster-unread",
+            Self::SnapshotsUnread => "snapshots-unread",
+            Self::ReplicationUnread => "replication-unread",
+            Self::CapacityUnread => "capacity-unread",
+            Self::StoragesUnread => "storages-unread",
             Self::ReportLate => "report-late",
             Self::ReleaseUnsupported => "release-unsupported",
             Self::ReleaseUnread => "release-unread",
@@ -145,6 +161,21 @@ impl UnknownReason {
                 "observe again; if this persists, check pve-cluster on the node, the identity of the cluster and the permissions of the token"
             }
             Self::ClusterUnread => "it is unknown whether the cluster had quorum all the time, so the whole run is refused; observe again",
+            Self::SnapshotsUnread => {
+                "read the error and observe again. The token needs VM.Audit; on a node: \
+                 pveum acl modify /vms/<vmid> --users <user> --tokens <token> --roles PVEAuditor"
+            }
+            Self::ReplicationUnread => {
+                "read the error of Proxmox; if it persists, check with `pvesr list` on a node. Nothing that replication forbids is done until then"
+            }
+            Self::CapacityUnread => {
+                "read the error of Proxmox. The token needs Sys.Audit; on a node: \
+                 pveum acl modify /nodes --users <user> --tokens <token> --roles PVEAuditor"
+            }
+            Self::StoragesUnread => {
+                "read the error of Proxmox. The token needs Datastore.Audit; on a node: \
+                 pveum acl modify /storage --users <user> --tokens <token> --roles PVEAuditor"
+            }
             Self::ReportLate => {
                 "if this persists for half a minute, check pvestatd on the node (systemctl status pvestatd): it is dead or waits for a hung storage"
             }

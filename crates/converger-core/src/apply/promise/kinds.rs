@@ -12,7 +12,7 @@ use super::super::outcome::Evidence;
 use super::{PostChangeReading, PromiseCheck, check_change, check_run_state};
 use crate::action::Change;
 use crate::guest::{GuestKind, GuestName, NodeName, RunState};
-use crate::observe::ObservedStatus;
+use crate::observe::{GuestSnapshot, ObservedStatus, SnapshotTree};
 
 /// What must hold once a change is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub enum PromiseReading {
     /// The config.
     Config(Box<LiveConfig>),
     /// The snapshots.
-    Snapshots(SnapshotList),
+    Snapshots(SnapshotTree),
     /// The size of the disk in KiB; `None` if there is no such disk.
     Disk(Option<u64>),
     /// The guest is on this node.
@@ -78,32 +78,6 @@ pub enum PromiseReading {
     GuestNotFound(EnvFault),
     /// The read failed. It proves nothing.
     Unreadable(EnvFault),
-}
-
-/// The snapshots of a guest.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SnapshotList {
-    /// All of them.
-    pub list: Box<[ObservedSnapshot]>,
-    /// The snapshot that the guest was last created from or rolled back to.
-    pub current: Option<Box<str>>,
-}
-
-/// A snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObservedSnapshot {
-    /// Its name.
-    pub name: Box<str>,
-    /// What is being done with it, or was left unfinished.
-    pub state: Option<Box<str>>,
-    /// Creation time in seconds since 1970.
-    pub made_at: Option<u64>,
-}
-
-impl SnapshotList {
-    fn find(&self, name: &str) -> Option<&ObservedSnapshot> {
-        self.list.iter().find(|snapshot| &*snapshot.name == name)
-    }
 }
 
 impl Promise {
@@ -205,10 +179,10 @@ fn single_fact(key: &str, what: &str) -> Evidence {
 }
 
 /// A snapshot that is still being created, or was left unfinished, does not count.
-fn check_snapshot(found: Option<&ObservedSnapshot>, old: Option<Option<u64>>) -> PromiseCheck {
+fn check_snapshot(found: Option<&GuestSnapshot>, old: Option<Option<u64>>) -> PromiseCheck {
     match found {
         None => PromiseCheck::NotKept(single_fact("snapshot", "absent")),
-        Some(ObservedSnapshot { state: Some(state), .. }) => PromiseCheck::NotKept(single_fact("snapshot_state", state)),
+        Some(GuestSnapshot { state: Some(state), .. }) => PromiseCheck::NotKept(single_fact("snapshot_state", state)),
         Some(snapshot) if old == Some(snapshot.made_at) => PromiseCheck::NotKept(single_fact("snapshot", "the one that was there before")),
         Some(snapshot) => PromiseCheck::Kept(single_fact("snapshot", &snapshot.name)),
     }
