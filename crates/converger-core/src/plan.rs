@@ -3,7 +3,7 @@
 //! [`plan`] is pure and total: it never fails, it reads no clock, and the same inputs give the same plan. It does not know whether an
 //! observation is live or recorded. A step exists only if everything that it depends on was read.
 //!
-//! Must not depend on limits, time or freezes (`safety`), or on how steps are executed.
+//! Must not depend on limits, time, freezes or holds (`safety`), or on how steps are executed.
 
 mod config;
 mod dependency;

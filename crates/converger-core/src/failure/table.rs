@@ -408,7 +408,7 @@ pub static TABLE: [FailureEntry; 58] = [
         FailureCode::OtherPlanner,
         "other-planner",
         "a different planner made the decision",
-        "A decision is reproduced byte for byte only by the planner that made it, with the same tables of fields and actions. This program has a different planner or different tables, so its result would be no evidence. The record is intact and still shown.",
+        "A decision is reproduced byte for byte only by the planner that made it, with the same rows of the tables of fields and actions that the decision used, and an admission is checked again only with the gates that it recorded. This program has a different planner, or lacks or changed one of these rows or gates, so its result would be no evidence. The record is intact and still shown.",
         "Use the version of converger that the message names, with an export or a copy of the state directory.",
     ),
     entry(
