@@ -1,12 +1,18 @@
 //! The closed set of changes to a guest, and the catalogue that classifies them.
 //!
-//! There is no raw endpoint, replace, create or delete: a change that is not in this enum cannot be planned.
+//! There is no raw endpoint, replace or delete: a change that is not in this enum cannot be planned.
+
+mod changes;
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use crate::guest::RunState;
+use crate::guest::{RunState, Vmid};
 use crate::normalize::{ChangeEffect, Field, FieldValue};
+
+pub use changes::{
+    CloneSource, ClonedDisks, DiskGrowth, ExistingSnapshot, GuestClone, Migration, MigrationMode, NewSnapshot, SnapshotRollback,
+};
 
 /// One primitive change of a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +33,18 @@ pub enum Change {
         /// Maximal duration of the shutdown in seconds.
         timeout_secs: u32,
     },
+    /// Makes a snapshot.
+    SnapshotCreate(Box<NewSnapshot>),
+    /// Deletes a snapshot.
+    SnapshotDelete(Box<ExistingSnapshot>),
+    /// Replaces config and disks of the guest by those of a snapshot.
+    SnapshotRollback(Box<SnapshotRollback>),
+    /// Grows a disk.
+    DiskGrow(Box<DiskGrowth>),
+    /// Moves the guest to another node.
+    Migrate(Box<Migration>),
+    /// Makes the guest, as a clone of another one.
+    Clone(Box<GuestClone>),
 }
 
 /// One config key in a write.
@@ -76,17 +94,19 @@ pub enum Risk {
 pub enum ChangeClass {
     /// Nothing is interrupted, and the step can be undone.
     Benign,
-    /// Something is interrupted.
+    /// Something is interrupted, or the step cannot be undone.
     Disruptive,
     /// Something may be lost permanently.
     Destructive,
 }
 
 /// One row of the catalogue, with lower bounds for its classification.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Action {
     /// The name of the action.
     pub action: &'static str,
+    /// The approvals that it needs in a shared environment.
+    pub approvals: ApprovalNeed,
     /// The word of its change.
     pub change: &'static str,
     /// The lower bound of its class.
@@ -97,24 +117,76 @@ pub struct Action {
     pub risk: Risk,
 }
 
-/// The catalogue. Its digest is part of every plan.
-pub static CATALOGUE: [Action; 5] = [
-    Action { action: "vm.config.set", change: "config.set", class: ChangeClass::Benign, impact: Impact::None, risk: Risk::Low },
-    Action { action: "vm.reboot", change: "reboot", class: ChangeClass::Disruptive, impact: Impact::Reboot, risk: Risk::Medium },
-    Action { action: "vm.shutdown", change: "shutdown", class: ChangeClass::Disruptive, impact: Impact::Stop, risk: Risk::Medium },
-    Action { action: "vm.start", change: "start", class: ChangeClass::Benign, impact: Impact::None, risk: Risk::Medium },
-    Action { action: "vm.stop", change: "stop", class: ChangeClass::Disruptive, impact: Impact::Stop, risk: Risk::Medium },
-];
+/// The approvals that an action needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ApprovalNeed {
+    /// None beyond the confirmation of the requester.
+    None,
+    /// One person.
+    One,
+    /// One person, with a signature.
+    OneSigned,
+}
+
+impl ApprovalNeed {
+    /// What it asks for, for people.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::One => "1",
+            Self::OneSigned => "1, signed",
+        }
+    }
+}
+
+const fn action_row(
+    action: &'static str,
+    change: &'static str,
+    class: ChangeClass,
+    impact: Impact,
+    risk: Risk,
+    approvals: ApprovalNeed,
+) -> Action {
+    Action { action, approvals, change, class, impact, risk }
+}
+
+/// The catalogue, sorted by name. A plan binds the rows of the changes that it uses.
+pub static CATALOGUE: [Action; 11] = {
+    use ApprovalNeed as Need;
+    use ChangeClass::{Benign, Destructive, Disruptive};
+    use Risk::{High, Low, Medium};
+    [
+        action_row("vm.clone", "clone", Benign, Impact::None, Medium, Need::None),
+        action_row("vm.config.set", "config.set", Benign, Impact::None, Low, Need::None),
+        action_row("vm.disk.grow", "disk.grow", Disruptive, Impact::None, Medium, Need::One),
+        action_row("vm.migrate", "migrate", Disruptive, Impact::Reload, High, Need::One),
+        action_row("vm.reboot", "reboot", Disruptive, Impact::Reboot, Medium, Need::One),
+        action_row("vm.shutdown", "shutdown", Disruptive, Impact::Stop, Medium, Need::One),
+        action_row("vm.snapshot.create", "snapshot.create", Benign, Impact::None, Medium, Need::None),
+        action_row("vm.snapshot.delete", "snapshot.delete", Destructive, Impact::None, High, Need::OneSigned),
+        action_row("vm.snapshot.rollback", "snapshot.rollback", Destructive, Impact::DataLoss, High, Need::OneSigned),
+        action_row("vm.start", "start", Benign, Impact::None, Medium, Need::None),
+        action_row("vm.stop", "stop", Disruptive, Impact::Stop, Medium, Need::One),
+    ]
+};
 
 impl Change {
     /// Its row in the catalogue.
     #[must_use]
     pub fn action(&self) -> &'static Action {
-        let [config_set, reboot, shutdown, start, stop] = &CATALOGUE;
+        let [clone, config_set, disk_grow, migrate, reboot, shutdown, create, delete, rollback, start, stop] = &CATALOGUE;
         match self {
+            Self::Clone(_) => clone,
             Self::ConfigSet(_) => config_set,
+            Self::DiskGrow(_) => disk_grow,
+            Self::Migrate(_) => migrate,
             Self::Reboot { .. } => reboot,
             Self::Shutdown { .. } => shutdown,
+            Self::SnapshotCreate(_) => create,
+            Self::SnapshotDelete(_) => delete,
+            Self::SnapshotRollback(_) => rollback,
             Self::Start => start,
             Self::Stop => stop,
         }
@@ -130,9 +202,80 @@ impl Change {
     #[must_use]
     pub fn resulting_state(&self) -> Option<RunState> {
         match self {
-            Self::ConfigSet(_) => None,
             Self::Start | Self::Reboot { .. } => Some(RunState::Running),
             Self::Shutdown { .. } | Self::Stop => Some(RunState::Stopped),
+            Self::SnapshotRollback(rollback) => Some(rollback.state),
+            Self::ConfigSet(_)
+            | Self::SnapshotCreate(_)
+            | Self::SnapshotDelete(_)
+            | Self::DiskGrow(_)
+            | Self::Migrate(_)
+            | Self::Clone(_) => None,
+        }
+    }
+
+    /// Whether high availability must not own the guest: the change starts, stops or moves it.
+    #[must_use]
+    pub fn affects_availability(&self) -> bool {
+        self.resulting_state().is_some() || matches!(self, Self::Migrate(_))
+    }
+
+    /// Whether Proxmox may apply pending config with it.
+    #[must_use]
+    pub fn may_apply_pending(&self) -> bool {
+        !matches!(self, Self::SnapshotCreate(_) | Self::SnapshotDelete(_) | Self::DiskGrow(_) | Self::Clone(_))
+    }
+
+    /// A second guest that the change works on, which no other operation may change meanwhile: the source of a clone.
+    #[must_use]
+    pub fn second_guest(&self) -> Option<Vmid> {
+        match self {
+            Self::Clone(clone) => Some(clone.source.vmid),
+            _ => None,
+        }
+    }
+
+    /// Whether it has parameters beyond fields or a timeout.
+    fn has_params(&self) -> bool {
+        !matches!(self, Self::ConfigSet(_) | Self::Start | Self::Shutdown { .. } | Self::Stop | Self::Reboot { .. })
+    }
+
+    /// The change with this word and these parameters, as [`ChangeParams`] writes them.
+    pub(crate) fn from_params(word: &str, params: serde_json::Value) -> Option<Self> {
+        use serde_json::from_value;
+        match word {
+            "snapshot.create" => from_value(params).ok().map(Self::SnapshotCreate),
+            "snapshot.delete" => from_value(params).ok().map(Self::SnapshotDelete),
+            "snapshot.rollback" => from_value(params).ok().map(Self::SnapshotRollback),
+            "disk.grow" => from_value(params).ok().map(Self::DiskGrow),
+            "migrate" => from_value(params).ok().map(Self::Migrate),
+            "clone" => from_value(params).ok().map(Self::Clone),
+            _ => None,
+        }
+    }
+}
+
+/// The parameters of a change in artifacts; `None` if it has none beyond fields or a timeout.
+pub(crate) struct ChangeParams<'c>(&'c Change);
+
+impl<'c> ChangeParams<'c> {
+    pub(crate) fn of(change: &'c Change) -> Option<Self> {
+        change.has_params().then_some(Self(change))
+    }
+}
+
+impl Serialize for ChangeParams<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Change::SnapshotCreate(new) => new.serialize(serializer),
+            Change::SnapshotDelete(snapshot) => snapshot.serialize(serializer),
+            Change::SnapshotRollback(rollback) => rollback.serialize(serializer),
+            Change::DiskGrow(growth) => growth.serialize(serializer),
+            Change::Migrate(migration) => migration.serialize(serializer),
+            Change::Clone(clone) => clone.serialize(serializer),
+            Change::ConfigSet(_) | Change::Start | Change::Shutdown { .. } | Change::Stop | Change::Reboot { .. } => {
+                serializer.serialize_none()
+            }
         }
     }
 }
@@ -150,8 +293,16 @@ impl Serialize for InverseChange<'_> {
             }
             Change::Start => undo.serialize_entry("change", "shutdown")?,
             Change::Shutdown { .. } | Change::Stop => undo.serialize_entry("change", "start")?,
-            // A reboot cannot be undone by a change.
-            Change::Reboot { .. } => {}
+            Change::SnapshotCreate(new) => {
+                undo.serialize_entry("change", "snapshot.delete")?;
+                undo.serialize_entry("snapshot", &new.name)?;
+            }
+            Change::Migrate(migration) => {
+                undo.serialize_entry("change", "migrate")?;
+                undo.serialize_entry("to", &migration.from)?;
+            }
+            // No change of this program takes back a reboot, a rollback, a deletion, a growth or a new guest.
+            Change::Reboot { .. } | Change::SnapshotDelete(_) | Change::SnapshotRollback(_) | Change::DiskGrow(_) | Change::Clone(_) => {}
         }
         undo.end()
     }

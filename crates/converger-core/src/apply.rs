@@ -32,8 +32,8 @@ pub(crate) use decode::{
 };
 pub use decode::{StoredTextError, parse_operation, parse_outcome};
 pub use env_request::{
-    ClusterMembership, ConfigRevision, EnvFault, EnvFaultKind, EnvRequest, EnvResponse, GuestAddress, LiveConfig, LiveStatus, ObservedTask,
-    SendResult, TaskState,
+    ClusterMembership, ConfigRevision, EnvFault, EnvFaultKind, EnvRequest, EnvResponse, GuestAddress, IdState, LiveConfig, LiveStatus,
+    ObservedTask, SendResult, TaskState,
 };
 pub use history::{IllegalRecord, JournalProgress, OperationHistory, ResolutionRecord, SendingMark, is_storable, is_valid_remark};
 pub use id::{BootId, IdempotencyKey, OperationId, RunId, Slug, TaskId};

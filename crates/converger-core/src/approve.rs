@@ -10,11 +10,14 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::action::{Change, ChangeClass, Impact};
-use crate::apply::{CheckContext, DependencyCheck, GuestAddress, Operation, OperationId, OperationSource, OperationTarget, RunId};
-use crate::artifact::{Digest, Provenance, write_body};
+use crate::action::{ApprovalNeed, Change, ChangeClass, Impact};
+use crate::apply::{
+    CheckContext, DependencyCheck, GuestAddress, IdempotencyKey, Operation, OperationId, OperationSource, OperationTarget, RunId,
+};
+use crate::artifact::{Digest, Provenance, proposal_digest, write_body};
 use crate::desired::DesiredGuest;
 use crate::guest::{RunState, Vmid};
+use crate::intent::Intent;
 use crate::plan::{Plan, Step};
 use crate::refusal::Refusal;
 use crate::safety::{JudgedVerdict, SafePlan};
@@ -46,13 +49,49 @@ pub enum Confirmation {
         /// The names as typed.
         names: Vec<Box<str>>,
     },
-    /// A script gave the digest of the plan body.
+    /// A person signed the proposal.
+    Signed(SignedApproval),
+    /// A script gave the digest of the proposal.
     FullDigest {
         /// The user that the script runs as.
         by: Box<str>,
         /// The digest.
         digest: Digest,
     },
+}
+
+/// An approval whose signature was checked. Nothing outside the core can make one yet: signatures come with a later version, and until
+/// then only tests and the simulation have them.
+///
+/// ```compile_fail,E0451
+/// use converger_core::{approve::SignedApproval, artifact::Digest};
+/// fn forge(proposal: Digest) -> SignedApproval {
+///     SignedApproval { by: "me".into(), proposal }
+/// }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignedApproval {
+    by: Box<str>,
+    proposal: Digest,
+}
+
+impl SignedApproval {
+    /// An approval as the evidence has it.
+    pub(crate) fn from_record(by: &str, proposal: Digest) -> Self {
+        Self { by: by.into(), proposal }
+    }
+
+    /// Who signed.
+    #[must_use]
+    pub fn by(&self) -> &str {
+        &self.by
+    }
+
+    /// The proposal that was signed.
+    #[must_use]
+    pub fn proposal(&self) -> Digest {
+        self.proposal
+    }
 }
 
 /// What to do about guests that the plan refuses.
@@ -112,7 +151,7 @@ pub enum Admitted {
 /// ```compile_fail,E0451
 /// use converger_core::{approve::ApprovedPlan, artifact::Digest, safety::SafePlan};
 /// fn forge(safe: SafePlan, digest: Digest) -> ApprovedPlan {
-///     ApprovedPlan { safe, digest, by: "me".into(), how: "typed" }
+///     ApprovedPlan { safe, digest, proposal: digest, by: "me".into(), how: "typed" }
 /// }
 /// ```
 ///
@@ -137,8 +176,8 @@ pub enum Admitted {
 /// ```compile_fail,E0382
 /// use converger_core::{apply::{OperationId, RunId}, approve::ApprovedPlan};
 /// fn twice(plan: ApprovedPlan, run: RunId, id: fn(usize) -> Option<OperationId>) {
-///     let _ = plan.into_operations(&run, id);
-///     let _ = plan.into_operations(&run, id);
+///     let _ = plan.into_operations(&run, id, None);
+///     let _ = plan.into_operations(&run, id, None);
 /// }
 /// ```
 ///
@@ -154,6 +193,7 @@ pub enum Admitted {
 pub struct ApprovedPlan {
     safe: SafePlan,
     digest: Digest,
+    proposal: Digest,
     by: Box<str>,
     how: &'static str,
 }
@@ -164,12 +204,13 @@ pub struct ApprovedPlan {
 /// The plan cannot be written as JSON, which does not happen.
 pub fn admit(safe: SafePlan, admission: &Admission) -> io::Result<Admitted> {
     let digest = write_body(&mut io::sink(), safe.plan())?;
+    let proposal = proposal_digest(safe.plan(), safe.judgement())?;
     let refusals = objections(&safe, admission);
     if !refusals.is_empty() {
         return Ok(Admitted::Refused(refusals));
     }
-    Ok(match check_approval(&safe, admission, digest) {
-        Ok((by, how)) => Admitted::Approved(ApprovedPlan { safe, digest, by, how }),
+    Ok(match check_approval(&safe, admission, proposal) {
+        Ok((by, how)) => Admitted::Approved(ApprovedPlan { safe, digest, proposal, by, how }),
         Err(refusal) => Admitted::Refused(vec![refusal]),
     })
 }
@@ -208,7 +249,7 @@ fn guest_refusals(safe: &SafePlan) -> Vec<Refusal> {
 }
 
 /// Who approved the plan and how, or what is missing.
-fn check_approval(safe: &SafePlan, admission: &Admission, digest: Digest) -> Result<(Box<str>, &'static str), Refusal> {
+fn check_approval(safe: &SafePlan, admission: &Admission, proposal: Digest) -> Result<(Box<str>, &'static str), Refusal> {
     let missing = |required: &'static str, guests: Vec<Vmid>| Err(Refusal::approval_missing(required, guests));
     let changed = ids_with_step(safe, |_| true);
     if changed.is_empty() {
@@ -218,6 +259,10 @@ fn check_approval(safe: &SafePlan, admission: &Admission, digest: Digest) -> Res
     if admission.mode == ApprovalMode::Shared {
         return missing("the approval of another person", changed);
     }
+    let to_sign = guests_to_sign(safe);
+    if !to_sign.is_empty() && !matches!(admission.confirmation, Confirmation::Signed(_) | Confirmation::Declined { .. }) {
+        return missing("a signed approval", to_sign);
+    }
     match &admission.confirmation {
         Confirmation::None => missing("a confirmation", changed),
         Confirmation::Declined { .. } => missing("a yes from the person who was asked", changed),
@@ -225,9 +270,11 @@ fn check_approval(safe: &SafePlan, admission: &Admission, digest: Digest) -> Res
             let unnamed = guests_not_named(safe, names);
             if unnamed.is_empty() { Ok((by.clone(), "typed")) } else { missing("the typed name of each guest that goes down", unnamed) }
         }
+        Confirmation::Signed(approval) if approval.proposal() == proposal => Ok((approval.by().into(), "signed")),
+        Confirmation::Signed(_) => missing("a signed approval of this proposal", changed),
         Confirmation::FullDigest { by, digest: given } => {
-            if *given != digest {
-                return missing("the digest of this plan", changed);
+            if *given != proposal {
+                return missing("the digest of this proposal", changed);
             }
             let more = ids_with_step(safe, |step| step.class() > ChangeClass::Benign);
             if more.is_empty() { Ok((by.clone(), "digest")) } else { missing("a person at a terminal", more) }
@@ -243,6 +290,16 @@ fn guests_not_named(safe: &SafePlan, names: &[Box<str>]) -> Vec<Vmid> {
         at.map(|at| left.swap_remove(at)).is_some()
     };
     guests_to_stop(safe).filter(|guest| !is_named(guest)).map(|guest| guest.vmid).collect()
+}
+
+/// Whether a step needs a signed approval.
+#[must_use]
+pub fn needs_signature(safe: &SafePlan) -> bool {
+    !guests_to_sign(safe).is_empty()
+}
+
+fn guests_to_sign(safe: &SafePlan) -> Vec<Vmid> {
+    ids_with_step(safe, |step| step.change.action().approvals == ApprovalNeed::OneSigned)
 }
 
 /// The guests that are stopped or lose data. The person who confirms the plan must type the name of each.
@@ -274,7 +331,13 @@ impl ApprovedPlan {
         self.safe.guests()
     }
 
-    /// The digest of its body, which is what was approved.
+    /// The digest of its proposal, which is what was approved.
+    #[must_use]
+    pub fn proposal(&self) -> Digest {
+        self.proposal
+    }
+
+    /// The digest of its body.
     #[must_use]
     pub fn digest(&self) -> Digest {
         self.digest
@@ -292,10 +355,25 @@ impl ApprovedPlan {
         self.how
     }
 
+    /// What requested the operations: the desired state, or a request with its key. `None` if a request has no key.
+    fn operation_source(&self, key: Option<&IdempotencyKey>) -> Option<OperationSource> {
+        match self.plan().intent() {
+            Intent::Desired(_) => Some(OperationSource::Convergent),
+            intent @ Intent::Request(_) => Some(OperationSource::OneShot { key: key?.clone(), request: intent.digest().ok()? }),
+        }
+    }
+
     /// The steps as operations of a run, in plan order, each with the context that it is checked against. `id` returns the id of the
-    /// operation with this index, since the core generates none. `None` if an id is missing.
+    /// operation with this index, since the core generates none; `key` is the idempotency key of a request. `None` if an id or the key is
+    /// missing.
     #[must_use]
-    pub fn into_operations(self, run: &RunId, id: impl Fn(usize) -> Option<OperationId>) -> Option<Vec<(Operation, CheckContext)>> {
+    pub fn into_operations(
+        self,
+        run: &RunId,
+        id: impl Fn(usize) -> Option<OperationId>,
+        key: Option<&IdempotencyKey>,
+    ) -> Option<Vec<(Operation, CheckContext)>> {
+        let source = self.operation_source(key)?;
         let plan = self.safe.plan();
         let rules = Arc::new(plan.rules().clone());
         let mut operations = Vec::new();
@@ -306,16 +384,8 @@ impl ApprovedPlan {
             for (position, step) in (0..).zip(steps) {
                 let environment = plan.desired().environment().clone();
                 let id = id(operations.len())?;
-                let operation = Operation::new(
-                    id,
-                    run.clone(),
-                    environment,
-                    target.clone(),
-                    step.clone(),
-                    position,
-                    self.digest,
-                    OperationSource::Convergent,
-                );
+                let operation =
+                    Operation::new(id, run.clone(), environment, target.clone(), step.clone(), position, self.digest, source.clone());
                 let relies = dependency_checks(plan, guest, &step.change, ends);
                 operations.push((operation, CheckContext::new(Arc::clone(&rules), guest).with_dependencies(relies)));
             }

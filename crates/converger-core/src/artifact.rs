@@ -8,6 +8,7 @@
 //! Must not open files or write text for people.
 
 mod plan;
+mod proposal;
 mod recorded;
 mod used_rows;
 
@@ -18,13 +19,13 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use crate::action::Action;
-use crate::desired::Desired;
 use crate::normalize::FieldRule;
 use crate::observe::{Observation, PlanView, Scoped};
 use crate::policy::Rules;
 
 pub(crate) use plan::write_body_with;
 pub use plan::{Provenance, SCHEMA as PLAN_SCHEMA, has_body_digest, write_body, write_judgement, write_plan};
+pub use proposal::{PROPOSAL_SCHEMA, ProposalItemRef, proposal_digest, proposal_items};
 pub use recorded::{DifferenceKind, GuestDifference, GuestOmission, RecordedPlan, StepDifference};
 pub(crate) use used_rows::{DecisionTables, OWN_TABLES, UsedRows, has_rows};
 
@@ -155,14 +156,6 @@ pub fn write_observation(out: &mut impl Write, observation: &Observation) -> io:
     write_json(&mut buffered, observation)?;
     buffered.write_all(b"\n")?;
     buffered.flush()
-}
-
-/// The digest of the desired state, over its normalised content.
-///
-/// # Errors
-/// See [`Digest::of_value`].
-pub fn desired_digest(desired: &Desired) -> io::Result<Digest> {
-    Digest::of_value(desired)
 }
 
 /// The digest of an observation, over the rows in scope.

@@ -1,6 +1,6 @@
 //! Classifies a change. The catalogue gives lower bounds, and these functions can only raise them.
 
-use crate::action::{Change, ChangeClass, FieldChange, Impact, Risk};
+use crate::action::{Change, ChangeClass, FieldChange, Impact, MigrationMode, Risk};
 use crate::normalize::{ChangeEffect, Field};
 
 /// The impact of a change on the guest while it is executed.
@@ -8,6 +8,14 @@ use crate::normalize::{ChangeEffect, Field};
 pub fn impact(change: &Change) -> Impact {
     let raised = match change {
         Change::ConfigSet(fields) if fields.iter().any(|field| field.effect == ChangeEffect::Live) => Impact::Reload,
+        // The guest pauses while its memory is saved.
+        Change::SnapshotCreate(new) if new.ram => Impact::Reload,
+        Change::Migrate(migration) => match migration.mode {
+            MigrationMode::Online => Impact::Reload,
+            MigrationMode::Restart => Impact::Reboot,
+            // The guest cannot be started until it has arrived.
+            MigrationMode::Offline => Impact::Stop,
+        },
         _ => Impact::None,
     };
     change.action().impact.max(raised)
@@ -21,7 +29,15 @@ pub fn risk(change: &Change) -> Risk {
         Change::ConfigSet(_) => Risk::Medium,
         // A hard stop loses what the guest has not written to disk.
         Change::Stop => Risk::High,
-        Change::Start | Change::Shutdown { .. } | Change::Reboot { .. } => Risk::Low,
+        Change::Start
+        | Change::Shutdown { .. }
+        | Change::Reboot { .. }
+        | Change::SnapshotCreate(_)
+        | Change::SnapshotDelete(_)
+        | Change::SnapshotRollback(_)
+        | Change::DiskGrow(_)
+        | Change::Migrate(_)
+        | Change::Clone(_) => Risk::Low,
     };
     change.action().risk.max(raised)
 }

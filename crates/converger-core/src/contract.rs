@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::artifact::{self, Digest};
 use crate::document::Notation;
+use crate::intent::Intent;
 use crate::policy::Rules;
 use crate::{desired, observe, plan};
 
@@ -26,24 +27,41 @@ const TESTS: &str = include_str!("../contract/tests.txt");
 /// A golden plan: inputs and the expected body.
 struct GoldenPlan {
     name: &'static str,
-    desired: &'static str,
+    /// A desired state as YAML, or a request in its stored form.
+    intent: &'static str,
     current: &'static str,
     body: &'static str,
 }
 
 macro_rules! vectors {
-    ($($name:literal),* $(,)?) => {
+    ($($name:literal: $intent:literal),* $(,)?) => {
         [$(GoldenPlan {
             name: $name,
-            desired: include_str!(concat!("../contract/vectors/", $name, "/desired.yaml")),
+            intent: include_str!(concat!("../contract/vectors/", $name, "/", $intent)),
             current: include_str!(concat!("../contract/vectors/", $name, "/current.json")),
             body: include_str!(concat!("../contract/vectors/", $name, "/body.json")),
         }),*]
     };
 }
 
-static VECTORS: [GoldenPlan; 10] =
-    vectors!["after", "containers", "converged", "drift", "guards", "incomplete", "no-quorum", "pending", "protected", "strangers",];
+static VECTORS: [GoldenPlan; 16] = vectors![
+    "after": "desired.yaml",
+    "containers": "desired.yaml",
+    "converged": "desired.yaml",
+    "drift": "desired.yaml",
+    "guards": "desired.yaml",
+    "incomplete": "desired.yaml",
+    "no-quorum": "desired.yaml",
+    "pending": "desired.yaml",
+    "protected": "desired.yaml",
+    "request-clone": "request.json",
+    "request-disk-grow": "request.json",
+    "request-migrate": "request.json",
+    "request-refused": "request.json",
+    "request-snapshot-create": "request.json",
+    "request-snapshot-rollback": "request.json",
+    "strangers": "desired.yaml",
+];
 
 /// The result of [`check`].
 #[derive(Clone, Debug)]
@@ -127,21 +145,25 @@ fn digest_of_text(text: &str) -> Digest {
 /// Hashes each part on its own, so that text moved between parts changes the digest.
 fn digest_of_vectors(vectors: &[GoldenPlan]) -> Digest {
     let parts = |vector: &GoldenPlan| {
-        let digests = [vector.desired, vector.current, vector.body].map(|part| digest_of_text(part).to_string());
+        let digests = [vector.intent, vector.current, vector.body].map(|part| digest_of_text(part).to_string());
         format!("{} {}\n", vector.name, digests.join(" "))
     };
     Digest::of_bytes(vectors.iter().map(parts).collect::<String>().as_bytes())
 }
 
 fn reproduces_body(vector: &GoldenPlan) -> bool {
-    plan_body(vector.desired, vector.current).is_some_and(|body| body == normalise_line_endings(vector.body).trim_end().as_bytes())
+    plan_body(vector.intent, vector.current).is_some_and(|body| body == normalise_line_endings(vector.body).trim_end().as_bytes())
 }
 
 /// The body of the plan for these inputs under the built-in rules.
-fn plan_body(desired: &str, current: &str) -> Option<Vec<u8>> {
-    let desired = desired::parse(normalise_line_endings(desired).as_bytes(), Notation::Yaml).ok()?;
-    let observation = observe::parse(normalise_line_endings(current).as_bytes()).ok()?.into_scoped(&desired.scope());
-    let plan = plan::plan(Arc::new(desired), Arc::new(observation), Arc::new(Rules::default()));
+fn plan_body(intent: &str, current: &str) -> Option<Vec<u8>> {
+    let text = normalise_line_endings(intent);
+    let intent = match text.starts_with('{') {
+        true => Intent::parse_normal(text.trim_end().as_bytes()).ok()?,
+        false => desired::parse(text.as_bytes(), Notation::Yaml).ok()?.into(),
+    };
+    let observation = observe::parse(normalise_line_endings(current).as_bytes()).ok()?.into_scoped(&intent.scope());
+    let plan = plan::plan(intent, Arc::new(observation), Arc::new(Rules::default()));
     let mut body = Vec::new();
     let written: io::Result<Digest> = artifact::write_body(&mut body, &plan);
     written.ok().map(|_| body)
@@ -179,7 +201,7 @@ mod tests {
     #[test]
     fn changed_golden_plan_is_reported() {
         let [first, ..] = &VECTORS;
-        let forged = [GoldenPlan { name: "forged", desired: first.desired, current: first.current, body: "{}" }];
+        let forged = [GoldenPlan { name: "forged", intent: first.intent, current: first.current, body: "{}" }];
         let report = check_with(DESIGN, DESIGN_PINNED, &forged, VECTORS_PINNED);
         assert_eq!(report.differing, ["forged"]);
         assert!(!report.vectors.holds() && !report.holds());

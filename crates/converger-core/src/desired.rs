@@ -201,6 +201,11 @@ impl Desired {
         &self.environment
     }
 
+    /// A state of one guest, for a request.
+    pub(crate) fn for_guest(environment: EnvironmentName, guest: DesiredGuest) -> Self {
+        Self { environment, guests: Box::new([guest]), order: None, unselected: Box::default() }
+    }
+
     /// The guests, sorted by id.
     #[must_use]
     pub fn guests(&self) -> &[DesiredGuest] {
@@ -303,7 +308,8 @@ impl Serialize for DesiredGuest {
     }
 }
 
-struct SettingsRow<'d>(&'d [DesiredSetting]);
+/// Managed config keys in canonical form.
+pub(crate) struct SettingsRow<'d>(pub(crate) &'d [DesiredSetting]);
 
 impl Serialize for SettingsRow<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -72,6 +72,8 @@ pub enum LedgerEntry {
         run: RunId,
         /// The digest of its body.
         plan: Digest,
+        /// The digest of its proposal, which approvals bind.
+        proposal: Digest,
         /// The digest of the judgement.
         judgement: Digest,
         /// When.
@@ -96,8 +98,8 @@ pub enum LedgerEntry {
     Approved {
         /// The run.
         run: RunId,
-        /// The plan, by the digest that the approval covers.
-        plan: Digest,
+        /// The proposal that the approval covers.
+        proposal: Digest,
         /// Who.
         by: Box<str>,
         /// How: by typing, or by giving the digest.
@@ -236,8 +238,8 @@ pub struct DecisionInputs {
     pub planner: u32,
     /// The configuration as read.
     pub config: Digest,
-    /// The declared state.
-    pub desired: Digest,
+    /// The intent: a desired state or a request.
+    pub intent: Digest,
     /// The observation.
     pub observation: Digest,
     /// The protection rules and the table of fields.

@@ -15,6 +15,7 @@ mod birth_marks;
 pub mod document;
 
 pub mod desired;
+pub mod intent;
 
 pub mod observe;
 

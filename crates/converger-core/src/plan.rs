@@ -1,13 +1,17 @@
-//! Compares desired state and observation, and gives every declared guest a verdict: steps, refusals, or converged.
+//! Compares an intent and an observation, and gives every declared guest a verdict: steps, refusals, or converged.
 //!
 //! [`plan`] is pure and total: it never fails, it reads no clock, and the same inputs give the same plan. It does not know whether an
 //! observation is live or recorded. A step exists only if everything that it depends on was read.
 //!
 //! Must not depend on limits, time, freezes or holds (`safety`), or on how steps are executed.
 
+mod clone;
 mod config;
 mod dependency;
 mod guest;
+mod migration;
+mod placement;
+mod request;
 
 use std::sync::Arc;
 
@@ -15,6 +19,7 @@ use crate::action::{Change, ChangeClass, Impact, Risk};
 use crate::classify;
 use crate::desired::{Desired, DesiredGuest};
 use crate::guest::{RunState, Vmid};
+use crate::intent::Intent;
 use crate::normalize::{Field, FieldValue};
 use crate::observe::{ObservedGuest, Scoped};
 use crate::policy::Rules;
@@ -50,7 +55,7 @@ pub const PLANNER_VERSION: u32 = 2;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    desired: Arc<Desired>,
+    intent: Intent,
     observation: Arc<Scoped>,
     rules: Arc<Rules>,
     refusals: Vec<Refusal>,
@@ -93,6 +98,8 @@ pub enum StepReason {
     StateDiffers,
     /// These fields are pending until a restart, and `restart: when-needed` allows one.
     RestartForConfig(Box<[RestartField]>),
+    /// It was requested.
+    Requested,
 }
 
 /// A field that takes effect at a restart.
@@ -142,31 +149,43 @@ impl Step {
                 let field_names: Vec<&str> = fields.iter().map(|restart_field| restart_field.field.word()).collect();
                 format!("a restart lets {} take effect, and `restart: when-needed` allows it", field_names.join(", "))
             }
+            StepReason::Requested => "requested".into(),
         }
     }
 }
 
-/// Plans. Total and deterministic: every declared guest gets a verdict, whatever was read.
+/// Plans. Total and deterministic: every guest of the intent gets a verdict, whatever was read.
 #[must_use]
-pub fn plan(desired: Arc<Desired>, observation: Arc<Scoped>, rules: Arc<Rules>) -> Plan {
-    let observation = restrict_to_scope(&desired, observation);
+pub fn plan(intent: impl Into<Intent>, observation: Arc<Scoped>, rules: Arc<Rules>) -> Plan {
+    let intent = intent.into();
+    let observation = restrict_to_scope(&intent, observation);
     let refusals = observation_refusals(&observation);
+    let desired = intent.guests();
     let mut verdicts = Vec::with_capacity(desired.guests().len());
-    for (guest, listed) in join_rows(&desired, &observation) {
-        let local = guest::verdict(guest, listed, &observation, &rules);
+    for (guest, listed) in join_rows(desired, &observation) {
+        let local = match &intent {
+            Intent::Desired(_) => guest::verdict(guest, listed, &observation, &rules),
+            Intent::Request(request) => request::verdict(request, guest, listed, &observation, &rules),
+        };
         verdicts.push(if refusals.is_empty() { local } else { guest::add_refusals(local, &refusals) });
     }
-    dependency::settle_dependencies(&desired, &observation, &mut verdicts);
-    Plan { desired, observation, rules, refusals, verdicts: verdicts.into() }
+    dependency::settle_dependencies(desired, &observation, &mut verdicts);
+    Plan { intent, observation, rules, refusals, verdicts: verdicts.into() }
 }
 
-/// Removes guests that are not declared (G8). In a run there are none, and the observation is returned unchanged.
-fn restrict_to_scope(desired: &Desired, observation: Arc<Scoped>) -> Arc<Scoped> {
-    let listed = join_rows(desired, &observation).filter(|(_, row)| row.is_some()).count();
-    if listed == observation.guests.len() {
+/// Removes guests that the intent does not name (G8). In a run there are none, and the observation is returned unchanged.
+fn restrict_to_scope(intent: &Intent, observation: Arc<Scoped>) -> Arc<Scoped> {
+    let is_in_scope = match intent {
+        Intent::Desired(desired) => join_rows(desired, &observation).filter(|(_, row)| row.is_some()).count() == observation.guests.len(),
+        Intent::Request(_) => {
+            let scope = intent.scope();
+            observation.guests.iter().all(|row| scope.contains(row.vmid))
+        }
+    };
+    if is_in_scope {
         return observation;
     }
-    Arc::new(Scoped::clone(&observation).into_observation().into_scoped(&desired.scope()))
+    Arc::new(Scoped::clone(&observation).into_observation().into_scoped(&intent.scope()))
 }
 
 /// Why the guest with a declared id cannot be identified as the declared one, or cannot be read.
@@ -196,10 +215,16 @@ fn join_rows<'p>(desired: &'p Desired, observation: &'p Scoped) -> impl Iterator
 }
 
 impl Plan {
-    /// The desired state.
+    /// What was asked for.
+    #[must_use]
+    pub fn intent(&self) -> &Intent {
+        &self.intent
+    }
+
+    /// The guests that may get steps, with what is declared of them.
     #[must_use]
     pub fn desired(&self) -> &Desired {
-        &self.desired
+        self.intent.guests()
     }
 
     /// The observation.
@@ -226,9 +251,19 @@ impl Plan {
         &self.verdicts
     }
 
+    /// The steps of a guest; empty if it has none.
+    #[must_use]
+    pub fn steps_of(&self, vmid: Vmid) -> &[Step] {
+        let verdict = self.desired().find(vmid).and_then(|(index, _)| self.verdicts.get(index));
+        match verdict {
+            Some(Verdict::Steps(steps)) => steps,
+            _ => &[],
+        }
+    }
+
     /// Each declared guest with its verdict: dependencies first (`after`), otherwise by id.
     pub fn guests(&self) -> impl Iterator<Item = (&DesiredGuest, &Verdict)> {
-        self.desired.order().filter_map(|index| Some((self.desired.guests().get(index)?, self.verdicts.get(index)?)))
+        self.desired().order().filter_map(|index| Some((self.desired().guests().get(index)?, self.verdicts.get(index)?)))
     }
 
     /// The name of a guest: the declared one, or the observed one if only birth marks are declared.
@@ -247,3 +282,6 @@ impl Plan {
         self
     }
 }
+
+#[cfg(test)]
+mod request_tests;

@@ -5,7 +5,7 @@
 use serde::Serialize;
 
 use crate::desired::{DesiredGuest, Scope};
-use crate::guest::{GuestIdentity, Vmid};
+use crate::guest::{ClusterIdentity, GuestIdentity, Vmid};
 use crate::normalize::{Field, FieldValue, WordSet};
 use crate::observe::{ObservedGuest, PendingChange, Reading};
 use crate::refusal::Refusal;
@@ -377,6 +377,9 @@ impl Limits {
 /// What holds at the moment of a judgement and is not part of the plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Circumstances {
+    /// The cluster that was read; `None` for a recorded observation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterIdentity>,
     /// Why changes are frozen, if they are.
     pub freeze: Option<String>,
     /// The guests that must not be changed. Omitted if empty, so that a judgement does not depend on whether a state directory exists.

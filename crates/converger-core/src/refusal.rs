@@ -4,6 +4,7 @@
 //! decision. Each code has one entry in [`TABLE`]; `converger explain` and the reference are generated from the table.
 //! The checks themselves are in `plan` and `safety`.
 
+mod action;
 mod table;
 
 use serde::ser::SerializeStruct;
@@ -60,6 +61,23 @@ pub enum RefusalCode {
     EnvironmentUnrecorded,
     OperationsUnsettled,
     StoreUnreadable,
+    SnapshotExists,
+    SnapshotMissing,
+    SnapshotUnfinished,
+    SnapshotHardware,
+    RamStateUnavailable,
+    RunStateUnsuitable,
+    DiskMissing,
+    DiskShrink,
+    LocalResources,
+    GuestReplicated,
+    NodeMemory,
+    StorageUnsuitable,
+    StorageFull,
+    IdTaken,
+    NotTemplate,
+    ProtectionCopied,
+    KeyReused,
 }
 
 /// The stage that refuses.
@@ -184,7 +202,7 @@ pub type RefusalEvidence = Vec<(&'static str, Datum)>;
 #[serde(untagged)]
 #[allow(missing_docs)]
 pub enum Datum {
-    Number(u32),
+    Number(u64),
     Text(String),
     Ids(Vec<Vmid>),
     Words(Vec<String>),
@@ -382,19 +400,19 @@ impl Refusal {
     }
 
     pub(crate) fn limit_guests(count: u32, max: u32) -> Self {
-        Self::new(RefusalCode::LimitGuests).with("count", Datum::Number(count)).with("max", Datum::Number(max))
+        Self::new(RefusalCode::LimitGuests).with("count", Datum::Number(count.into())).with("max", Datum::Number(max.into()))
     }
 
     pub(crate) fn limit_percent(count: u32, max: u32, percent: u32, scope: u32) -> Self {
         Self::new(RefusalCode::LimitPercent)
-            .with("count", Datum::Number(count))
-            .with("max", Datum::Number(max))
-            .with("percent", Datum::Number(percent))
-            .with("scope", Datum::Number(scope))
+            .with("count", Datum::Number(count.into()))
+            .with("max", Datum::Number(max.into()))
+            .with("percent", Datum::Number(percent.into()))
+            .with("scope", Datum::Number(scope.into()))
     }
 
     pub(crate) fn limit_stops(count: u32, max: u32) -> Self {
-        Self::new(RefusalCode::LimitStops).with("count", Datum::Number(count)).with("max", Datum::Number(max))
+        Self::new(RefusalCode::LimitStops).with("count", Datum::Number(count.into())).with("max", Datum::Number(max.into()))
     }
 
     /// Changes are frozen, for this reason.
@@ -420,7 +438,9 @@ impl Refusal {
     }
 
     pub(crate) fn observation_stale(age_secs: u32, max_secs: u32) -> Self {
-        Self::new(RefusalCode::ObservationStale).with("age_secs", Datum::Number(age_secs)).with("max_secs", Datum::Number(max_secs))
+        Self::new(RefusalCode::ObservationStale)
+            .with("age_secs", Datum::Number(age_secs.into()))
+            .with("max_secs", Datum::Number(max_secs.into()))
     }
 
     pub(crate) fn observation_undated() -> Self {
@@ -434,7 +454,7 @@ impl Refusal {
     /// Another process applies changes to the environment: its user, its id and when it started.
     #[must_use]
     pub fn environment_busy(by: &str, process: u32, since: &str) -> Self {
-        Self::new(RefusalCode::EnvironmentBusy).with("by", by).with("process", Datum::Number(process)).with("since", since)
+        Self::new(RefusalCode::EnvironmentBusy).with("by", by).with("process", Datum::Number(process.into())).with("since", since)
     }
 
     /// Another process applies changes to the environment, and has not recorded its user yet.
@@ -546,7 +566,7 @@ mod tests {
             assert_eq!(entry.code as usize, index, "{}", entry.word);
             assert_eq!(RefusalCode::from_word(entry.word), Some(entry.code));
         }
-        assert_eq!(RefusalCode::StoreUnreadable as usize + 1, TABLE.len(), "the last code is in the table");
+        assert_eq!(RefusalCode::KeyReused as usize + 1, TABLE.len(), "the last code is in the table");
     }
 
     #[test]

@@ -145,7 +145,7 @@ impl Judgement {
     }
 
     /// Each declared guest of a plan with its judged verdict, in the order of [`Plan::guests`].
-    fn judged_guests<'p>(&'p self, plan: &'p Plan) -> impl Iterator<Item = (&'p DesiredGuest, JudgedVerdict<'p>)> {
+    pub(crate) fn judged_guests<'p>(&'p self, plan: &'p Plan) -> impl Iterator<Item = (&'p DesiredGuest, JudgedVerdict<'p>)> {
         judged_guests(plan, &self.guests)
     }
 }
@@ -170,6 +170,12 @@ impl SafePlan {
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// The judgement.
+    #[must_use]
+    pub fn judgement(&self) -> &Judgement {
+        &self.judgement
     }
 
     /// Each declared guest with its judged verdict: dependencies first (`after`), otherwise by id.
@@ -213,7 +219,7 @@ impl Judged {
 /// Judges a plan. Collects all violations.
 pub fn judge(plan: Plan, limits: Limits, circumstances: Circumstances) -> Judged {
     let circumstances =
-        if circumstances.holds.is_empty() { circumstances } else { circumstances.restrict_to_scope(&plan.desired().scope()) };
+        if circumstances.holds.is_empty() { circumstances } else { circumstances.restrict_to_scope(&plan.intent().scope()) };
     let guests = hold::refuse_held_guests(&plan, &circumstances);
     let mut refusals = guarantee::find_violations(&plan, &circumstances, &guests);
     refusals.extend(check_limits(&plan, &guests, limits));
@@ -320,7 +326,7 @@ mod tests {
 
     #[test]
     fn freeze_refuses_steps_but_not_an_empty_plan() {
-        let frozen = || Circumstances { freeze: Some("audit week".into()), ..Circumstances::default() };
+        let frozen = || Circumstances { cluster: None, freeze: Some("audit week".into()), ..Circumstances::default() };
         assert_eq!(refusal_codes(&judge(forged_plan(3, 0, 1, &json!({})), Limits::default(), frozen())), [RefusalCode::Frozen]);
         assert!(matches!(judge(forged_plan(3, 0, 0, &json!({})), Limits::default(), frozen()), Judged::Safe(_)));
     }
@@ -339,7 +345,7 @@ mod tests {
     #[test]
     fn g10_all_violations_are_collected() {
         let reading = json!({ "quorate": false, "complete": false });
-        let frozen = Circumstances { freeze: Some("audit week".into()), ..Circumstances::default() };
+        let frozen = Circumstances { cluster: None, freeze: Some("audit week".into()), ..Circumstances::default() };
         let judged = judge(forged_plan(10, 4, 4, &reading), limits(2, 10, 1), frozen);
         let all = [
             RefusalCode::GuaranteeBroken,

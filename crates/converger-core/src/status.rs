@@ -93,7 +93,7 @@ pub fn run_status(end: RunEnd) -> EndStatus {
 #[must_use]
 pub fn refusal_status(code: Refusal) -> EndStatus {
     let http = match code {
-        Refusal::GuestMissing | Refusal::EnvironmentUnrecorded => 404,
+        Refusal::GuestMissing | Refusal::EnvironmentUnrecorded | Refusal::SnapshotMissing | Refusal::DiskMissing => 404,
         Refusal::ProtectedGuest
         | Refusal::OwnGuestUntold
         | Refusal::ProtectionChange
@@ -101,9 +101,17 @@ pub fn refusal_status(code: Refusal) -> EndStatus {
         | Refusal::LimitPercent
         | Refusal::LimitStops
         | Refusal::ApprovalMissing
+        | Refusal::ProtectionCopied
         | Refusal::GuaranteeBroken => 403,
         Refusal::GuestLocked | Refusal::GuestHeld | Refusal::Frozen => 423,
-        Refusal::UnsupportedChange | Refusal::ReplayNotAppliable => 422,
+        Refusal::UnsupportedChange
+        | Refusal::ReplayNotAppliable
+        | Refusal::RamStateUnavailable
+        | Refusal::DiskShrink
+        | Refusal::LocalResources
+        | Refusal::NotTemplate
+        | Refusal::StorageUnsuitable
+        | Refusal::KeyReused => 422,
         Refusal::DependencyRefused | Refusal::DependencyNotRunning => 424,
         // Repeating the request does not change a refusal, and clients repeat requests after 5xx; these are therefore 4xx.
         Refusal::NotQuorate
@@ -130,7 +138,15 @@ pub fn refusal_status(code: Refusal) -> EndStatus {
         | Refusal::EnvironmentRenamed
         | Refusal::ClusterMismatch
         | Refusal::ClusterUnidentified
-        | Refusal::NameInUse => 409,
+        | Refusal::NameInUse
+        | Refusal::SnapshotExists
+        | Refusal::SnapshotUnfinished
+        | Refusal::SnapshotHardware
+        | Refusal::RunStateUnsuitable
+        | Refusal::GuestReplicated
+        | Refusal::NodeMemory
+        | Refusal::StorageFull
+        | Refusal::IdTaken => 409,
     };
     EndStatus { exit: REFUSED, http }
 }

@@ -8,6 +8,7 @@
 
 mod operation;
 mod random_world;
+mod request_world;
 mod text;
 mod values;
 
@@ -15,6 +16,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::approve::SignedApproval;
 use crate::artifact;
 use crate::desired::{self, Desired};
 use crate::document::{Diagnostics, Notation};
@@ -25,6 +27,7 @@ use crate::policy::Rules;
 pub use operation::{
     operations_of_plan, parse_config, random_outcome, random_outcome_with_end, some_binding, some_config, some_inputs, some_operations,
 };
+pub use request_world::RequestWorld;
 pub use text::{mutate, to_json, to_random_yaml, to_shuffled_json};
 pub use values::{HOSTILE_TEXTS, default_of, observed_values, to_declared_form, wanted_values};
 
@@ -175,4 +178,10 @@ pub fn plan_body(plan: &Plan) -> Vec<u8> {
     // Writing to memory does not fail; if it did, the empty result would not pass as a body.
     let written = artifact::write_body(&mut bytes, plan);
     if written.is_ok() { bytes } else { Vec::new() }
+}
+
+/// A signed approval of a proposal, as a checked signature will give one.
+#[must_use]
+pub fn sign_approval(by: &str, proposal: artifact::Digest) -> SignedApproval {
+    SignedApproval::from_record(by, proposal)
 }

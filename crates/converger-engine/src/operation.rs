@@ -129,7 +129,7 @@ pub struct OperationState {
     context: Option<CheckContext>,
     patience: Patience,
     origin: OperationOrigin,
-    /// Where the guest was last found.
+    /// Where the guest that the change is sent to was last found.
     address: GuestAddress,
     /// How often the guest was followed to another node.
     moves: u32,
@@ -228,8 +228,7 @@ impl OperationState {
         intent_ms: u64,
         sending: SendState,
     ) -> Self {
-        let guest = &operation.guest;
-        let address = GuestAddress { node: guest.node.clone(), kind: guest.kind, vmid: guest.vmid };
+        let address = operation.sending_address();
         let (task, uptime_before_secs, evidence) = (None, None, Evidence::default());
         Self {
             operation,

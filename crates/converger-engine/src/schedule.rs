@@ -57,6 +57,8 @@ pub struct ScheduleItem {
     pub run: RunId,
     /// The guest in whose queue it is.
     pub vmid: Vmid,
+    /// A second guest that it occupies, such as the source of a clone. It is in the queue of both and starts when it is first in both.
+    pub second: Option<Vmid>,
     /// The node whose limit it counts against.
     pub node: NodeName,
     /// Guests whose power steps in the same submission come first.
@@ -81,7 +83,8 @@ impl ScheduleItem {
             id: operation.id.clone(),
             run: operation.run.clone(),
             vmid: operation.guest.vmid,
-            node: operation.guest.node.clone(),
+            second: operation.step.change.second_guest(),
+            node: operation.sending_address().node,
             after: operation.step.wait.clone(),
             is_power: operation.step.change.resulting_state().is_some(),
             is_convergent: operation.source == OperationSource::Convergent,
@@ -89,6 +92,11 @@ impl ScheduleItem {
             is_recovered: false,
             on_failure,
         }
+    }
+
+    /// The guests that it occupies.
+    fn guests(&self) -> impl Iterator<Item = Vmid> + use<> {
+        std::iter::once(self.vmid).chain(self.second)
     }
 
     /// The item of a recovered operation: it only reads, and depends on nothing.
@@ -311,7 +319,7 @@ impl ScheduleState {
             self.add(item);
         }
         self.link_dependencies(first, commands);
-        let heads: Vec<Vmid> = self.entries.range(first..).map(|(_, entry)| entry.item.vmid).collect();
+        let heads: Vec<Vmid> = self.entries.range(first..).flat_map(|(_, entry)| entry.item.guests()).collect();
         for vmid in heads {
             self.offer_queue_head(vmid);
         }
@@ -336,7 +344,9 @@ impl ScheduleState {
         }
         self.next_position += 1;
         self.positions.insert(item.id.clone(), position);
-        self.guest_queues.entry(item.vmid).or_default().queue.push_back(position);
+        for vmid in item.guests() {
+            self.guest_queues.entry(vmid).or_default().queue.push_back(position);
+        }
         *self.remaining.entry(item.node.clone()).or_default() += 1;
         if !item.is_recovered {
             self.runs.entry(item.run.clone()).or_default().left += 1;
@@ -383,23 +393,27 @@ impl ScheduleState {
     fn end_operation(&mut self, id: &OperationId, end: OperationEnd, commands: &mut Vec<ScheduleCommand>) {
         let Some(position) = self.begun_position(id) else { return };
         let Some(entry) = self.remove_entry(position) else { return };
-        let ScheduleItem { node, vmid, run, is_recovered, on_failure, .. } = entry.item;
+        let ScheduleItem { vmid, second, ref node, ref run, is_recovered, on_failure, .. } = entry.item;
         if !entry.is_parked {
-            self.release_slot(&node);
+            self.release_slot(node);
         }
-        if let Some(guest_queue) = self.guest_queues.get_mut(&vmid) {
-            guest_queue.is_busy = false;
+        for guest in entry.item.guests() {
+            if let Some(guest_queue) = self.guest_queues.get_mut(&guest) {
+                guest_queue.is_busy = false;
+            }
         }
         if end == OperationEnd::Done {
             self.release_waiters(position);
         } else {
-            self.drop_rest_of_run(position, vmid, &run, commands);
+            self.drop_rest_of_run(position, vmid, run, commands);
             // A recovered operation of an earlier run is no step of this run.
             if on_failure == OnFailure::Stop && !is_recovered {
-                self.stop(&StopScope::Run(run), FailureCode::RunStopped, commands);
+                self.stop(&StopScope::Run(run.clone()), FailureCode::RunStopped, commands);
             }
         }
-        self.offer_queue_head(vmid);
+        for guest in std::iter::once(vmid).chain(second) {
+            self.offer_queue_head(guest);
+        }
     }
 
     /// The position of a started operation.
@@ -422,7 +436,8 @@ impl ScheduleState {
         self.release_slot(&old);
         let behind: Vec<u64> = self.guest_queues.get(&vmid).into_iter().flat_map(|guest_queue| guest_queue.queue.iter().copied()).collect();
         for own in std::iter::once(position).chain(behind) {
-            let Some(entry) = self.entries.get_mut(&own).filter(|entry| entry.item.node == old) else { continue };
+            let is_of_guest = |entry: &&mut ScheduleEntry| entry.item.node == old && entry.item.vmid == vmid;
+            let Some(entry) = self.entries.get_mut(&own).filter(is_of_guest) else { continue };
             entry.item.node = node.clone();
             decrement(&mut self.remaining, &old);
             *self.remaining.entry(node.clone()).or_default() += 1;
@@ -475,11 +490,14 @@ impl ScheduleState {
             let Some(ScheduleEntry { item, .. }) = self.remove_entry(position) else { continue };
             work.extend(self.later_steps_of_run(position, item.vmid, &item.run));
             work.extend(self.take_dependents(position, item.vmid));
-            if let Some(guest_queue) = self.guest_queues.get_mut(&item.vmid) {
-                guest_queue.queue.retain(|own| *own != position);
+            for vmid in item.guests() {
+                if let Some(guest_queue) = self.guest_queues.get_mut(&vmid) {
+                    guest_queue.queue.retain(|own| *own != position);
+                }
             }
+            let guests = item.guests();
             commands.push(ScheduleCommand::NotRun { id: item.id, code, evidence });
-            self.offer_queue_head(item.vmid);
+            guests.for_each(|vmid| self.offer_queue_head(vmid));
         }
     }
 
@@ -539,6 +557,11 @@ impl ScheduleState {
         }
         let Some(position) = guest_queue.queue.front().copied().filter(|_| !guest_queue.is_busy) else { return };
         let Some(entry) = self.entries.get(&position).filter(|entry| entry.pending_dependencies == 0) else { return };
+        // Both queues have the order of the positions, so two entries never wait for each other.
+        let is_first = |vmid: Vmid| self.guest_queues.get(&vmid).is_some_and(|own| !own.is_busy && own.queue.front() == Some(&position));
+        if !entry.item.guests().all(is_first) {
+            return;
+        }
         self.ready.entry(entry.item.node.clone()).or_default().insert(position);
     }
 
@@ -556,11 +579,14 @@ impl ScheduleState {
                 continue;
             }
             entry.is_begun = true;
-            if let Some(guest_queue) = self.guest_queues.get_mut(&entry.item.vmid) {
-                guest_queue.queue.pop_front();
-                guest_queue.is_busy = true;
+            let (guests, id) = (entry.item.guests(), entry.item.id.clone());
+            for vmid in guests {
+                if let Some(guest_queue) = self.guest_queues.get_mut(&vmid) {
+                    guest_queue.queue.pop_front();
+                    guest_queue.is_busy = true;
+                }
             }
-            commands.push(ScheduleCommand::Begin(entry.item.id.clone()));
+            commands.push(ScheduleCommand::Begin(id));
         }
     }
 

@@ -101,6 +101,8 @@ pub(crate) fn status_response(run_state: &str) -> EnvResponse {
 
 pub(crate) fn live_config(cores: u32) -> LiveConfig {
     LiveConfig {
+        digest: None,
+        disks: Box::default(),
         name: "web".into(),
         identity: GuestIdentity::Qemu { uuid: Some(UUID.into()), ctime: None },
         macs: WordSet::default(),

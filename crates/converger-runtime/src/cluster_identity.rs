@@ -22,34 +22,34 @@ use crate::host::Host;
 use crate::state_dir::{StateDirectory, WriteOutcome};
 
 /// Compares the cluster that answers with the one that the environment stands for, or records it at first use. Nothing is sent before this, or after a
-/// refusal.
+/// refusal. Returns the cluster.
 pub(crate) async fn bind_environment(
     state: &StateDirectory,
     host: &Host,
     environment: &EnvironmentName,
     identity: Result<ClusterIdentity, IdentityError>,
-) -> Result<Option<Refusal>, RuntimeError> {
+) -> Result<Result<ClusterIdentity, Refusal>, RuntimeError> {
     let cluster = match identity {
         Ok(cluster) => cluster,
-        Err(error) => return Ok(Some(Refusal::cluster_unidentified(environment, &files::escape_hidden(&error.to_string())))),
+        Err(error) => return Ok(Err(Refusal::cluster_unidentified(environment, &files::escape_hidden(&error.to_string())))),
     };
-    let binding = EnvironmentBinding { environment: environment.clone(), cluster, by: host.actor.clone(), at_ms: host.now_ms() };
+    let (by, at_ms) = (host.actor.clone(), host.now_ms());
+    let binding = EnvironmentBinding { environment: environment.clone(), cluster: cluster.clone(), by, at_ms };
     match state.write(Batch::from(StoreWrite::Bind(binding))).await? {
-        WriteOutcome::Written(_) => Ok(None),
-        WriteOutcome::Refused(refusal) => Ok(Some(refusal)),
+        WriteOutcome::Written(_) => Ok(Ok(cluster)),
+        WriteOutcome::Refused(refusal) => Ok(Err(refusal)),
     }
 }
 
 /// What an apply would refuse, if the state directory has a cluster recorded. Writes nothing (G5).
-pub(crate) async fn describe_conflict(
+pub(crate) fn describe_conflict(
     names: &EnvironmentNames,
     environment: &EnvironmentName,
-    proxmox: &ProxmoxObserver,
-    report: &ObservationReport,
+    identity: &Result<ClusterIdentity, IdentityError>,
 ) -> Option<String> {
     names.bindings().next()?;
-    match proxmox.identity(report).await {
-        Ok(cluster) => names.conflict(environment, &cluster).map(|conflict| format!("`apply` would be refused: {conflict}")),
+    match identity {
+        Ok(cluster) => names.conflict(environment, cluster).map(|conflict| format!("`apply` would be refused: {conflict}")),
         Err(error) => Some(format!("`apply` would be refused: cannot read the cluster's identity: {error}")),
     }
 }

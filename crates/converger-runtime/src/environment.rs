@@ -14,6 +14,7 @@ use converger_core::artifact::Provenance;
 use converger_core::contract;
 use converger_core::desired::Scope;
 use converger_core::failure::FailureCode;
+use converger_core::guest::ClusterIdentity;
 use converger_core::refusal::Refusal;
 use converger_engine::executor::{EngineError, RecoverySubmission, RunSignal, Unsettled};
 use converger_store::{StoreCapacity, StoreConditions};
@@ -85,7 +86,7 @@ pub enum Recovered {
 
 /// The endpoint of a cluster that the environment name stands for.
 enum SelectedEndpoint {
-    Verified(Arc<EndpointActuator>),
+    Verified(Arc<EndpointActuator>, ClusterIdentity),
     Refused(Refusal),
 }
 
@@ -192,7 +193,7 @@ impl Environment {
         let proxmox = reader.connect()?.with_needs(ReadSet::Declared(BTreeMap::new()));
         let report = reader.observe_live(&proxmox, &Scope::new(guests).into()).await?;
         match self.select_endpoint(&reader, &proxmox, &report).await? {
-            SelectedEndpoint::Verified(actuator) => Ok(Recovered::Settled(self.settle(&reader, unsettled, &actuator).await?)),
+            SelectedEndpoint::Verified(actuator, _) => Ok(Recovered::Settled(self.settle(&reader, unsettled, &actuator).await?)),
             SelectedEndpoint::Refused(refusal) => Ok(Recovered::Refused(refusal)),
         }
     }
@@ -207,28 +208,27 @@ impl Environment {
         // Held until the run has ended: the number of open runs is bounded before anything is read for them.
         let slot = executor.reserve_slot().map_err(|reason| RuntimeError::not_accepting(reader.name(), reason))?;
         executor.set_limits(reader.config().at_once);
-        let scope = request.desired.scope();
-        let selection = scope.clone().into();
+        let selection = request.intent.scope().into();
         // Observe first: it selects the endpoint that recovery reads from and that changes are sent to.
-        let proxmox = reader.connect()?.with_needs(ReadSet::for_desired(&request.desired));
+        let proxmox = reader.connect()?.with_needs(request.intent.read_set());
         let report = reader.observe_live(&proxmox, &selection).await?;
-        let actuator = match self.select_endpoint(reader, &proxmox, &report).await? {
-            SelectedEndpoint::Verified(actuator) => actuator,
+        let (actuator, cluster) = match self.select_endpoint(reader, &proxmox, &report).await? {
+            SelectedEndpoint::Verified(actuator, cluster) => (actuator, cluster),
             SelectedEndpoint::Refused(refusal) => return Ok(StartedRun::Refused(refusal)),
         };
         // A guest whose last operation is unresolved must not be planned as if it were idle (G13).
         let recovered = self.settle(reader, self.find_unsettled().await?, &actuator).await?;
         let report = if recovered.operations().is_empty() { report } else { reader.observe_live(&proxmox, &selection).await? };
         let (conditions, held_before) = self.load_conditions(reader, &request, &report, &recovered).await?;
-        let observed = Observed { observation: report.reading.clone(), provenance: Provenance::Live };
-        let RunRequest { desired, expected, narrowed: omission, refused, on_failure, requested_by } = request;
-        let planned = reader.judge(desired, observed, &conditions);
+        let observed = Observed { observation: report.reading.clone(), provenance: Provenance::Live, cluster: Some(cluster) };
+        let RunRequest { intent, key, expected, narrowed: omission, refused, on_failure, requested_by } = request;
+        let planned = reader.judge(intent, observed, &conditions);
         let staleness = expected.map(|expected| expected.find_difference(&planned.judged, omission)).transpose()?.flatten();
         // Record before returning: no caller sees a decision that the ledger does not have (G10).
         let origin = RunOrigin { run: reader.host().new_run_id()?, requested_by, host: Arc::clone(reader.host()) };
         let record = RunRecord::start(&self.shared.state, &planned.judged, reader.config().snapshot.clone(), origin).await?;
         reader.events().publish(RunEvent::PlanRecorded { run: record.run().clone(), plan: record.plan() });
-        let context = RunContext { environment: self.clone(), settings, actuator, record, recovered, held_before, on_failure };
+        let context = RunContext { environment: self.clone(), settings, actuator, record, recovered, held_before, on_failure, key };
         Ok(StartedRun::Run(Box::new(Run { context, slot, planned, staleness, refused })))
     }
 
@@ -257,12 +257,15 @@ impl Environment {
         proxmox: &ProxmoxObserver,
         report: &ObservationReport,
     ) -> Result<SelectedEndpoint, RuntimeError> {
-        let identity = proxmox.identity(report).await;
-        if let Some(refusal) = cluster_identity::bind_environment(&self.shared.state, reader.host(), reader.name(), identity).await? {
-            return Ok(SelectedEndpoint::Refused(refusal));
-        }
+        let cluster =
+            match cluster_identity::bind_environment(&self.shared.state, reader.host(), reader.name(), proxmox.identity(report).await)
+                .await?
+            {
+                Ok(cluster) => cluster,
+                Err(refusal) => return Ok(SelectedEndpoint::Refused(refusal)),
+            };
         let actuator = proxmox.actuator(&report.endpoint).map_err(|error| RuntimeError::failed(error.to_string()))?;
-        Ok(SelectedEndpoint::Verified(Arc::new(actuator)))
+        Ok(SelectedEndpoint::Verified(Arc::new(actuator), cluster))
     }
 
     async fn find_unsettled(&self) -> Result<Unsettled, RuntimeError> {
@@ -302,10 +305,10 @@ impl Environment {
     ) -> Result<(StoreConditions, HeldBefore), RuntimeError> {
         let state = &self.shared.state;
         let mut conditions = state.load_conditions(reader.name()).await?;
-        conditions.writes = state.load_operations(reader.name(), find_undeclared_pending(&request.desired, &report.reading)).await?;
+        conditions.writes = state.load_operations(reader.name(), find_undeclared_pending(request.intent.guests(), &report.reading)).await?;
         let in_flight = take_in_flight(&mut conditions, recovered);
         publish_held(reader.events(), &conditions, recovered);
-        let held_before = find_held(recovered, &conditions, &request.desired.scope());
+        let held_before = find_held(recovered, &conditions, &request.intent.scope());
         // Operations in flight are not held, but their guests get no step either.
         conditions.unsettled.extend(in_flight);
         Ok((conditions, held_before))

@@ -13,7 +13,8 @@ use converger_core::approve::ApprovalMode;
 use converger_core::artifact::Provenance;
 use converger_core::desired::{Desired, DesiredGuest, GuestSelection};
 use converger_core::failure::FailureCode;
-use converger_core::guest::{EnvironmentName, Vmid};
+use converger_core::guest::{ClusterIdentity, EnvironmentName, Vmid};
+use converger_core::intent::Intent;
 use converger_core::observe::Scoped;
 use converger_core::plan;
 use converger_core::policy::{BlockedBy, GuestBlock};
@@ -43,6 +44,8 @@ pub struct Observed {
     pub observation: Scoped,
     /// Live or recorded.
     pub provenance: Provenance,
+    /// The cluster, if it was read and could be identified.
+    pub cluster: Option<ClusterIdentity>,
 }
 
 /// A judged plan.
@@ -170,11 +173,11 @@ impl EnvironmentReader {
         match source {
             ObservationSource::Live => {
                 let report = self.observe_live(&self.connect()?.with_needs(read_set), selection).await?;
-                Ok(Observed { observation: report.reading.clone(), provenance: Provenance::Live })
+                Ok(Observed { observation: report.reading.clone(), provenance: Provenance::Live, cluster: None })
             }
             ObservationSource::Recording(replay) => {
                 let observation = replay.observe_selected(&self.name, selection)?;
-                Ok(Observed { observation, provenance: Provenance::Replay })
+                Ok(Observed { observation, provenance: Provenance::Replay, cluster: None })
             }
         }
     }
@@ -224,7 +227,7 @@ impl EnvironmentReader {
     ///
     /// # Errors
     /// There is no observation at all, or the store cannot tell what is held and frozen.
-    pub async fn plan(&self, desired: Desired, source: &ObservationSource) -> Result<Planned, RuntimeError> {
+    pub async fn plan(&self, intent: Intent, source: &ObservationSource) -> Result<Planned, RuntimeError> {
         let mut conditions = match source {
             ObservationSource::Live => {
                 let (config, name) = (Arc::clone(&self.config), self.name.clone());
@@ -240,28 +243,31 @@ impl EnvironmentReader {
         }
         let observed = match source {
             ObservationSource::Live => {
-                let proxmox = self.connect()?.with_needs(ReadSet::for_desired(&desired));
-                let report = self.observe_live(&proxmox, &desired.scope().into()).await?;
-                if let Some(conflict) = cluster_identity::describe_conflict(&conditions.names, &self.name, &proxmox, &report).await {
+                let proxmox = self.connect()?.with_needs(intent.read_set());
+                let report = self.observe_live(&proxmox, &intent.scope().into()).await?;
+                // A proposal is bound to its cluster, so that an approval cannot be used elsewhere (G15).
+                let identity = proxmox.identity(&report).await;
+                if let Some(conflict) = cluster_identity::describe_conflict(&conditions.names, &self.name, &identity) {
                     self.events.publish(RunEvent::Note(conflict));
                 }
-                Observed { observation: report.reading.clone(), provenance: Provenance::Live }
+                Observed { observation: report.reading.clone(), provenance: Provenance::Live, cluster: identity.ok() }
             }
-            ObservationSource::Recording(_) => self.observe(&desired.scope().into(), ReadSet::for_desired(&desired), source).await?,
+            ObservationSource::Recording(_) => self.observe(&intent.scope().into(), intent.read_set(), source).await?,
         };
-        let undeclared = find_undeclared_pending(&desired, &observed.observation);
+        let undeclared = find_undeclared_pending(intent.guests(), &observed.observation);
         if observed.provenance == Provenance::Live && !undeclared.is_empty() {
             let (config, name) = (Arc::clone(&self.config), self.name.clone());
             conditions.writes = run_blocking(move || state_dir::peek_operations(&config, &name, &undeclared)).await?;
         }
-        Ok(self.judge(desired, observed, &conditions))
+        Ok(self.judge(intent, observed, &conditions))
     }
 
     /// Plans on an observation and judges the plan. Pure, if the host has a fixed machine identity.
     #[must_use]
-    pub fn judge(&self, desired: Desired, observed: Observed, conditions: &StoreConditions) -> Planned {
+    pub fn judge(&self, intent: Intent, observed: Observed, conditions: &StoreConditions) -> Planned {
         let config = &*self.config;
         let mut circumstances = config.circumstances.clone();
+        circumstances.cluster = observed.cluster;
         if let Some(freeze) = &conditions.freeze {
             circumstances.freeze = Some(format!("{} (by {})", freeze.reason, freeze.by));
         }
@@ -274,7 +280,7 @@ impl EnvironmentReader {
             }
             Provenance::Replay => rules,
         };
-        let plan = plan::plan(Arc::new(desired), Arc::new(observed.observation), Arc::new(rules));
+        let plan = plan::plan(intent, Arc::new(observed.observation), Arc::new(rules));
         let judged = safety::judge(plan, config.limits, circumstances);
         Planned { judged, origin: config.origin.clone(), provenance: observed.provenance }
     }
@@ -296,9 +302,10 @@ fn guest_blocks(conditions: &StoreConditions) -> Vec<GuestBlock> {
         let by = BlockedBy::Person { by: hold.by.to_string(), reason: hold.reason.to_string() };
         GuestBlock { vmid: hold.vmid, by }
     });
-    let unsettled = conditions.unsettled.iter().map(|history| {
+    let unsettled = conditions.unsettled.iter().flat_map(|history| {
         let operation = &history.operation;
-        GuestBlock { vmid: operation.guest.vmid, by: BlockedBy::Operation(operation.id.as_str().to_owned()) }
+        let block = |vmid| GuestBlock { vmid, by: BlockedBy::Operation(operation.id.as_str().to_owned()) };
+        operation.occupied_guests().map(block)
     });
     held.chain(unsettled).collect()
 }

@@ -37,6 +37,7 @@ pub struct RunRecord {
     state: StateDirectory,
     origin: RunOrigin,
     decision: Decision,
+    proposal: Digest,
     /// Refusal codes of the plan and its judgement that concern the whole run.
     refused: BTreeSet<refusal::RefusalCode>,
     /// All refusals so far, of a guest or of the whole run.
@@ -82,18 +83,18 @@ impl RunRecord {
     /// The journal cannot be written.
     pub(crate) async fn start(state: &StateDirectory, judged: &Judged, config: Vec<u8>, origin: RunOrigin) -> Result<Self, RuntimeError> {
         let failed = |error: std::io::Error| RuntimeError::failed(format!("cannot encode the inputs of the run: {error}"));
-        let DecisionRecord { inputs, plan, judgement, blobs } =
+        let DecisionRecord { inputs, plan, proposal, judgement, blobs } =
             record_decision(judged, env!("CARGO_PKG_VERSION"), config).map_err(failed)?;
-        let (environment, at_ms) = (judged.plan().desired().environment().clone(), origin.host.now_ms());
+        let (environment, at_ms) = (judged.plan().intent().environment().clone(), origin.host.now_ms());
         let (run, by, boot) = (origin.run.clone(), origin.requested_by.clone(), origin.host.boot());
         let started = RunStart { id: run.clone(), environment, plan, by, at_ms, boot };
         let mut writes: Vec<StoreWrite> = blobs.iter().cloned().map(StoreWrite::blob).collect();
         writes.push(StoreWrite::RunStarted { run: started, inputs: Box::new(inputs.clone()) });
-        writes.push(StoreWrite::decision(LedgerEntry::PlanMade { run, plan, judgement, at_ms }));
+        writes.push(StoreWrite::decision(LedgerEntry::PlanMade { run, plan, proposal, judgement, at_ms }));
         let blobs = blobs.into_iter().map(|bytes| (Digest::of_bytes(&bytes), bytes)).collect();
         let refused = plan_refusals(judged).filter(|(guest, _)| guest.is_none()).map(|(_, refusal)| refusal.code()).collect();
         let decision = Decision { inputs, plan, judgement };
-        let mut record = Self { state: state.clone(), origin, decision, refused, refusals: Vec::new(), blobs };
+        let mut record = Self { state: state.clone(), origin, decision, proposal, refused, refusals: Vec::new(), blobs };
         writes.extend(plan_refusals(judged).map(|(guest, refusal)| record.note_refusal(guest, refusal, at_ms)));
         record.write(writes).await?;
         Ok(record)
@@ -146,7 +147,7 @@ impl RunRecord {
     /// The journal cannot be written, or the evidence leads to another decision.
     pub(crate) async fn write_admission(&mut self, admission: &Admission, causes: &[Refusal]) -> Result<(), RuntimeError> {
         let failed = |error: std::io::Error| RuntimeError::failed(format!("cannot encode the evidence of the admission: {error}"));
-        let bundle = AdmissionBundle::new(&self.origin.requested_by, self.decision.clone(), admission.clone(), causes)
+        let bundle = AdmissionBundle::new(&self.origin.requested_by, self.decision.clone(), self.proposal, admission.clone(), causes)
             .to_canonical_json()
             .map_err(failed)?;
         let answer = check_admissibility(&bundle, |digest| self.blobs.get(&digest).cloned(), config::parse_config_snapshot);
@@ -174,14 +175,15 @@ impl RunRecord {
 
     /// The approval of the plan, if there is one.
     fn approval(&self, confirmation: &Confirmation, at_ms: u64) -> Option<StoreWrite> {
-        let (by, how, plan, names) = match confirmation {
+        let (by, how, proposal, names): (&str, _, _, _) = match confirmation {
             Confirmation::None | Confirmation::Declined { .. } => return None,
-            Confirmation::Typed { by, names } => (by, "typed", self.decision.plan, names.as_slice()),
-            // The admission decides whether it is the digest of this plan.
+            Confirmation::Typed { by, names } => (by, "typed", self.proposal, names.as_slice()),
+            // The admission decides whether it is the digest of this proposal.
             Confirmation::FullDigest { by, digest } => (by, "digest", *digest, [].as_slice()),
+            Confirmation::Signed(approval) => (approval.by(), "signed", approval.proposal(), [].as_slice()),
         };
-        let (run, by, how, names) = (self.origin.run.clone(), by.clone(), word(how), names.into());
-        Some(StoreWrite::decision(LedgerEntry::Approved { run, plan, by, how, names, at_ms }))
+        let (run, by, how, names) = (self.origin.run.clone(), by.into(), word(how), names.into());
+        Some(StoreWrite::decision(LedgerEntry::Approved { run, proposal, by, how, names, at_ms }))
     }
 
     /// Records that the run ends without sending anything. A run whose end cannot be recorded has still ended.

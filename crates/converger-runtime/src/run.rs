@@ -4,14 +4,14 @@
 
 use std::sync::Arc;
 
-use converger_core::apply::{OperationEnd, OperationHistory, OperationId};
+use converger_core::apply::{IdempotencyKey, OperationEnd, OperationHistory, OperationId};
 use converger_core::approve::{
-    Admission, Admitted, ApprovalMode, ApprovedPlan, Confirmation, RefusedGuestPolicy, admit, guests_to_stop, objections,
+    Admission, Admitted, ApprovalMode, ApprovedPlan, Confirmation, RefusedGuestPolicy, admit, guests_to_stop, needs_signature, objections,
 };
 use converger_core::artifact::GuestOmission;
-use converger_core::desired::Desired;
 use converger_core::failure::FailureCode;
 use converger_core::guest::Vmid;
+use converger_core::intent::Intent;
 use converger_core::refusal::Refusal;
 use converger_core::safety::{Judged, JudgedVerdict, SafePlan};
 use converger_engine::executor::{EngineError, ExecutionReport, RunOptions, RunSlot, RunSubmission};
@@ -31,8 +31,10 @@ use crate::state_dir::wait_for_task;
 /// What to do, and how.
 #[derive(Debug)]
 pub struct RunRequest {
-    /// The desired state, narrowed to the guests of this run.
-    pub desired: Desired,
+    /// The desired state, narrowed to the guests of this run, or a requested action.
+    pub intent: Intent,
+    /// The idempotency key of a request. A desired state has none.
+    pub key: Option<IdempotencyKey>,
     /// A plan that was saved earlier: the new plan must have the same steps.
     pub expected: Option<ExpectedPlan>,
     /// Whether the desired state was narrowed.
@@ -54,6 +56,7 @@ pub(crate) struct RunContext {
     pub(crate) recovered: RecoveryReport,
     pub(crate) held_before: HeldBefore,
     pub(crate) on_failure: OnFailure,
+    pub(crate) key: Option<IdempotencyKey>,
 }
 
 /// A recorded and judged plan that waits for confirmation. Dropping it is safe: nothing was sent.
@@ -74,6 +77,8 @@ pub enum Question {
     Refused,
     /// Someone other than the caller has to approve it.
     AnotherPerson,
+    /// A step needs a signed approval, which a confirmation does not replace.
+    Signature,
     /// The caller confirms it.
     Confirm {
         /// Guests that the plan stops; the caller types the name of each.
@@ -162,6 +167,9 @@ impl Run {
         }
         if self.mode() == ApprovalMode::Shared {
             return Question::AnotherPerson;
+        }
+        if needs_signature(safe) {
+            return Question::Signature;
         }
         let named = |guest: &converger_core::desired::DesiredGuest| Some(GoingDown { vmid: guest.vmid, name: plan.name_of(guest)?.into() });
         Question::Confirm { going_down: guests_to_stop(safe).filter_map(named).collect(), left_out: self.refused_guests() }
@@ -315,7 +323,7 @@ impl RunContext {
 
     /// Submits the plan to the executor and waits for all its operations.
     async fn execute(&self, slot: RunSlot, plan: ApprovedPlan) -> Result<ExecutionReport, EngineError> {
-        let Self { environment, settings, actuator, record, on_failure, .. } = self;
+        let Self { environment, settings, actuator, record, on_failure, key, .. } = self;
         let events = settings.reader.events();
         let run = record.run().clone();
         environment.stop_handle().note_sending();
@@ -328,6 +336,7 @@ impl RunContext {
             ids: Box::new(move |number| OperationId::new(&format!("{prefix}-{number}"))),
             actuator: environment.actuator(actuator, run.clone()),
             options: RunOptions { on_failure: *on_failure, patience: settings.reader.config().patience },
+            key: key.clone(),
             on_notice: publish_to(events, false),
         };
         let applied = environment.executor().submit(slot, submission).wait().await;
@@ -341,6 +350,7 @@ fn confirmed_by(confirmation: &Confirmation) -> Option<&str> {
     match confirmation {
         Confirmation::None | Confirmation::Declined { .. } => None,
         Confirmation::Typed { by, .. } | Confirmation::FullDigest { by, .. } => Some(by),
+        Confirmation::Signed(approval) => Some(approval.by()),
     }
 }
 

@@ -311,9 +311,11 @@ async fn run_plan(reading: &PlanArgs, out: Option<PathBuf>, overwrite: bool) -> 
     }
     let outcome = inputs::plan(&reading.source, &reading.filter, &config).await?;
     if let Some(path) = &out {
-        let digest = files::replace(path, replaces, |file| artifact::write_plan(file, &outcome.judged, outcome.provenance))
+        files::replace(path, replaces, |file| artifact::write_plan(file, &outcome.judged, outcome.provenance))
             .map_err(|error| write_error(path, &error))?;
-        output::print_notice(&render::render_written_file(path, Some(&digest.to_string())));
+        let proposal = artifact::proposal_digest(outcome.judged.plan(), outcome.judged.judgement())
+            .map_err(|error| CommandError::failure(format!("cannot write the plan: {error}")))?;
+        output::print_notice(&render::render_written_file(path, Some(&proposal.to_string())));
     }
     show_plan(&outcome, reading)
 }

@@ -7,7 +7,6 @@
 //!
 //! Must not decide which request comes next, whether a change may be sent, or what follows from a response; the engine does.
 
-mod promise_reading;
 mod request;
 mod response;
 mod revision;
@@ -15,11 +14,9 @@ mod revision;
 #[cfg(test)]
 mod tests;
 
-use converger_core::apply::promise::PromiseReading;
 use converger_core::apply::{EnvFault, EnvRequest, EnvResponse, GuestAddress};
 
 use super::client::{NodePermit, ProxmoxSession, ProxmoxTransport, TokenId};
-use super::codec::ProxmoxWrite;
 
 pub use request::command_for;
 pub use response::{clock_command, interpret_response};
@@ -80,10 +77,5 @@ impl<E: ProxmoxTransport> ProxmoxActuator<E> {
             Ok(command) => interpret_response(&self.caller, request, self.session.call_with_permit(permit, &command).await, None),
             Err(unsent) => *unsent,
         }
-    }
-
-    /// Reads what shows whether a change kept its [promise](ProxmoxWrite::promise). The same read is done before and after the change.
-    pub async fn read_promise(&self, write: &ProxmoxWrite) -> PromiseReading {
-        promise_reading::read_for_promise(self, write).await
     }
 }

@@ -24,7 +24,7 @@ mod upid;
 mod write_basis;
 
 pub use access::{Expiry, Permissions, ProxmoxUser, RolePrivileges, SpreadFilter, TokenState};
-pub use command::{CloneDisks, ConfigSet, MigrationMode, ProxmoxCommand, ProxmoxRead, ProxmoxWrite, encode};
+pub use command::{ConfigSet, ProxmoxCommand, ProxmoxRead, ProxmoxWrite, encode};
 pub use config::GuestConfig;
 pub use event::{
     AcceptedChange, ClusterStatus, GuestResource, GuestStatus, IdAvailability, ListedTask, NodeGuest, ProxmoxEvent, ProxmoxTaskState,

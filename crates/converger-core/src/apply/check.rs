@@ -6,16 +6,18 @@
 //!
 //! Must not read anything itself, and must not decide what follows a refusal.
 
+mod requested;
+
 use std::sync::Arc;
 
-use super::env_request::{ClusterMembership, EnvFault, EnvFaultKind, GuestAddress, LiveConfig, LiveStatus};
+use super::env_request::{ClusterMembership, EnvFault, EnvFaultKind, GuestAddress, IdState, LiveConfig, LiveStatus};
 use super::operation::Operation;
-use super::promise;
+use super::promise::{self, PostChangeReading};
 use crate::action::{Change, FieldChange};
 use crate::desired::{DesiredGuest, DesiredSetting};
 use crate::guest::{GuestIdentity, NodeName, RunState};
 use crate::normalize::{self, Field, FieldValue, WordSet};
-use crate::observe::{CAUSE_NOT_GIVEN, CAUSE_NOT_LISTED, ObservedStatus, PendingChange};
+use crate::observe::{CAUSE_NOT_GIVEN, CAUSE_NOT_LISTED, ObservedStatus, PendingChange, SnapshotTree};
 use crate::policy::{HOLD_TAG, OwnGuest, Rules};
 use crate::refusal::Refusal;
 
@@ -95,14 +97,19 @@ pub enum SendDecision {
     Refused(Refusal),
 }
 
-/// Refuses if the cluster has no quorum or the node is offline (S4).
+/// Refuses if the cluster has no quorum, or if the node of the guest or the node that the change goes to is offline (S4).
 #[must_use]
-pub fn check_cluster(membership: &ClusterMembership, node: &NodeName) -> Option<Refusal> {
+pub fn check_cluster(membership: &ClusterMembership, node: &NodeName, change: &Change) -> Option<Refusal> {
     if !membership.quorate {
         return Some(Refusal::not_quorate());
     }
-    let is_online = membership.nodes.get(node).copied().unwrap_or(false);
-    (!is_online).then(|| Refusal::node_offline(node.as_str()))
+    let second = match change {
+        Change::Migrate(migration) => Some(&migration.to),
+        Change::Clone(clone) => Some(&clone.node),
+        _ => None,
+    };
+    let is_offline = |node: &&NodeName| !membership.nodes.get(*node).copied().unwrap_or(false);
+    std::iter::once(node).chain(second).find(is_offline).map(|node| Refusal::node_offline(node.as_str()))
 }
 
 /// The refusal for a guest that cannot be read (G1).
@@ -150,13 +157,48 @@ pub fn refusal_for_rejection(operation: &Operation, cause: &EnvFault) -> Option<
     }
 }
 
-/// Decides whether the change of an operation may be sent to the guest that was read.
+/// What was read of a guest before a change is sent to it.
+#[derive(Clone, Copy, Debug)]
+pub struct PreSendReadings<'r> {
+    /// Where it was found.
+    pub address: &'r GuestAddress,
+    /// Its run-state.
+    pub live: &'r LiveStatus,
+    /// Its config.
+    pub config: &'r LiveConfig,
+    /// Its snapshots, if the change depends on them.
+    pub snapshots: Option<&'r SnapshotTree>,
+    /// Whether the id of the new guest is free, if the change makes one.
+    pub new_id: Option<IdState>,
+}
+
+impl<'r> PreSendReadings<'r> {
+    /// Readings without snapshots and new ids.
+    #[must_use]
+    pub fn new(address: &'r GuestAddress, live: &'r LiveStatus, config: &'r LiveConfig) -> Self {
+        Self { address, live, config, snapshots: None, new_id: None }
+    }
+}
+
+/// Whether the snapshots must be read before the change is sent.
 #[must_use]
-pub fn decide_send(operation: &Operation, context: &CheckContext, live: &LiveStatus, config: &LiveConfig) -> SendDecision {
+pub fn needs_snapshots(change: &Change) -> bool {
+    matches!(change, Change::SnapshotCreate(_) | Change::SnapshotDelete(_) | Change::SnapshotRollback(_))
+}
+
+/// Decides whether the change of an operation may be sent to the guest that was read. For a clone, that is the source.
+#[must_use]
+pub fn decide_send(operation: &Operation, context: &CheckContext, readings: PreSendReadings<'_>) -> SendDecision {
+    let PreSendReadings { live, config, .. } = readings;
+    if let Change::Clone(clone) = &operation.step.change {
+        return requested::check_clone(clone, readings).map_or(SendDecision::Send, SendDecision::Refused);
+    }
     if let Some(refusal) = check_same_guest(operation, config) {
         return SendDecision::Refused(refusal);
     }
-    if promise::is_met_already(operation, live, config) {
+    let (snapshots, node) = (readings.snapshots, Some(&readings.address.node));
+    let before = PostChangeReading { live: Some(live), config: Some(config), snapshots, node, ..PostChangeReading::default() };
+    if promise::is_met_already(operation, before) {
         return SendDecision::AlreadyDone;
     }
     if promise::is_restart_needless(operation, live, config) {
@@ -170,6 +212,7 @@ pub fn decide_send(operation: &Operation, context: &CheckContext, live: &LiveSta
     };
     let refusal = check_guards(operation, live, config, state)
         .or_else(|| check_preconditions(operation, config, state))
+        .or_else(|| requested::check_second_objects(&operation.step.change, readings))
         .or_else(|| check_foreign_pending(operation, context, config))
         .or_else(|| check_protection(operation, context, config))
         .or_else(|| check_restart_reason(operation, config));
@@ -215,7 +258,7 @@ fn check_guards(operation: &Operation, live: &LiveStatus, config: &LiveConfig, s
         return Some(Refusal::guest_held(tag));
     }
     let ha = live.ha.as_ref().filter(|ha| ha.owns_run_state())?;
-    let changes_power = operation.step.change.resulting_state().is_some();
+    let changes_power = operation.step.change.affects_availability();
     (changes_power || !ha.is_settled(state)).then(|| Refusal::ha_owned(ha.state.as_deref().unwrap_or("not known yet")))
 }
 
@@ -282,7 +325,7 @@ fn check_foreign_pending(operation: &Operation, context: &CheckContext, config: 
         is_declared || written.iter().any(|change| change.field == *field) || context.rules.is_own_write(operation.guest.vmid, entry)
     };
     let foreign: Vec<String> = config.pending.iter().filter(|entry| !is_ours(entry)).map(|entry| entry.key().to_owned()).collect();
-    (!foreign.is_empty()).then(|| Refusal::config_pending(foreign))
+    (!foreign.is_empty() && operation.step.change.may_apply_pending()).then(|| Refusal::config_pending(foreign))
 }
 
 /// Refuses if the pending change that the guest would restart for was withdrawn in the meantime.

@@ -265,8 +265,8 @@ struct StepClassification {
     class: ChangeClass,
 }
 
-const STEP_KEYS: [&str; 11] =
-    ["change", "class", "fields", "from", "impact", "reason", "restart_for", "restart_to", "risk", "timeout_secs", "wait"];
+const STEP_KEYS: [&str; 12] =
+    ["change", "class", "fields", "from", "impact", "params", "reason", "restart_for", "restart_to", "risk", "timeout_secs", "wait"];
 const IMPACTS: [Impact; 5] = [Impact::None, Impact::Reload, Impact::Reboot, Impact::Stop, Impact::DataLoss];
 const IMPACT_WORDS: [&str; 5] = ["none", "reload", "reboot", "stop", "data-loss"];
 const RISKS: [Risk; 3] = [Risk::Low, Risk::Medium, Risk::High];
@@ -276,11 +276,12 @@ const CLASS_WORDS: [&str; 3] = ["benign", "disruptive", "destructive"];
 
 #[derive(Default)]
 struct StepDraft {
-    change: Option<usize>,
+    change: Option<&'static str>,
     class: Option<ChangeClass>,
     fields: Option<Vec<FieldChange>>,
     from: Option<RunState>,
     impact: Option<Impact>,
+    params: Option<serde_json::Value>,
     reason: Option<usize>,
     restart_for: Option<Vec<Field>>,
     restart_to: Option<Vec<RestartField>>,
@@ -294,22 +295,23 @@ fn read_step<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Op
     let changes = CATALOGUE.map(|action| action.change);
     let seen = reader.read_fields("`step`", &STEP_KEYS, |reader, key, _| {
         match key {
-            0 => draft.change = reader.read_keyword("`change`", &changes)?.map(|(index, _)| index),
+            0 => draft.change = reader.read_keyword("`change`", &changes)?.and_then(|(index, _)| changes.get(index).copied()),
             1 => draft.class = read_enum(reader, "`class`", &CLASS_WORDS, &CLASSES)?,
             2 => draft.fields = read_field_changes(reader)?,
             3 => draft.from = read_enum(reader, "`from`", &["running", "stopped"], &[RunState::Running, RunState::Stopped])?,
             4 => draft.impact = read_enum(reader, "`impact`", &IMPACT_WORDS, &IMPACTS)?,
-            5 => draft.reason = reader.read_keyword("`reason`", &REASON_WORDS)?.map(|(index, _)| index),
-            6 => draft.restart_for = read_list(reader, "`restart_for`", |reader| read_enum(reader, "a field", &Field::WORDS, &Field::ALL))?,
-            7 => draft.restart_to = read_restart_values(reader)?,
-            8 => draft.risk = read_enum(reader, "`risk`", &RISK_WORDS, &RISKS)?,
-            9 => draft.timeout_secs = read_u32(reader, "`timeout_secs`")?,
+            5 => draft.params = read_tree(reader)?,
+            6 => draft.reason = reader.read_keyword("`reason`", &REASON_WORDS)?.map(|(index, _)| index),
+            7 => draft.restart_for = read_list(reader, "`restart_for`", |reader| read_enum(reader, "a field", &Field::WORDS, &Field::ALL))?,
+            8 => draft.restart_to = read_restart_values(reader)?,
+            9 => draft.risk = read_enum(reader, "`risk`", &RISK_WORDS, &RISKS)?,
+            10 => draft.timeout_secs = read_u32(reader, "`timeout_secs`")?,
             _ => draft.wait = read_list(reader, "`wait`", |reader| read_vmid(reader, "a guest"))?,
         }
         Ok(())
     })?;
     let Some(seen) = seen else { return Ok(None) };
-    reader.require_keys(&seen, "`step`", &STEP_KEYS, &[0, 1, 3, 4, 5, 8, 10])?;
+    reader.require_keys(&seen, "`step`", &STEP_KEYS, &[0, 1, 3, 4, 6, 9, 11])?;
     match draft.finish() {
         Some(step) => Ok(Some(step)),
         None => reader
@@ -332,13 +334,13 @@ pub(crate) fn read_list<'t, S: Events<'t>, T>(
 
 impl StepDraft {
     fn finish(self) -> Option<(Step, StepClassification)> {
-        // The indices follow the order of `CATALOGUE`.
-        let change = match (self.change?, self.fields, self.timeout_secs) {
-            (0, Some(fields), None) => Change::ConfigSet(fields.into()),
-            (1, None, Some(timeout_secs)) => Change::Reboot { timeout_secs },
-            (2, None, Some(timeout_secs)) => Change::Shutdown { timeout_secs },
-            (3, None, None) => Change::Start,
-            (4, None, None) => Change::Stop,
+        let change = match (self.change?, self.fields, self.timeout_secs, self.params) {
+            ("config.set", Some(fields), None, None) => Change::ConfigSet(fields.into()),
+            ("reboot", None, Some(timeout_secs), None) => Change::Reboot { timeout_secs },
+            ("shutdown", None, Some(timeout_secs), None) => Change::Shutdown { timeout_secs },
+            ("start", None, None, None) => Change::Start,
+            ("stop", None, None, None) => Change::Stop,
+            (word, None, None, Some(params)) => Change::from_params(word, params)?,
             _ => return None,
         };
         let reason = match (self.reason?, self.restart_for, self.restart_to) {
@@ -348,11 +350,35 @@ impl StepDraft {
             (2, Some(fields), Some(restart_fields)) if restart_fields.iter().map(|restart_field| &restart_field.field).eq(&fields) => {
                 StepReason::RestartForConfig(restart_fields.into())
             }
+            (3, None, None) => StepReason::Requested,
             _ => return None,
         };
         let step = Step { change, reason, from: self.from?, wait: self.wait?.into() };
         Some((step, StepClassification { impact: self.impact?, risk: self.risk?, class: self.class? }))
     }
+}
+
+/// Reads any JSON value; numbers are whole and not negative, as in every artifact.
+fn read_tree<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<serde_json::Value>, DecodeAborted> {
+    use serde_json::Value;
+    if reader.skip_null()? {
+        return Ok(Some(Value::Null));
+    }
+    Ok(match reader.peek_kind()? {
+        ValueKind::Text => reader.read_text("a value")?.map(|(text, _)| Value::from(text.into_owned())),
+        ValueKind::Flag => reader.read_flag("a value")?.map(Value::from),
+        ValueKind::Other => reader.read_integer("a value", 0, INTEGER_MAX)?.map(|(number, _)| Value::from(number)),
+        ValueKind::List => read_list(reader, "a list", read_tree)?.map(Value::from),
+        ValueKind::Map => {
+            let mut members = serde_json::Map::new();
+            let seen = reader.read_entries("a map", |reader, key, _| {
+                let value = read_tree(reader)?;
+                members.extend(value.map(|value| (key.to_owned(), value)));
+                Ok(())
+            })?;
+            seen.map(|_| Value::Object(members))
+        }
+    })
 }
 
 /// A restart reason from a record that predates stored values.

@@ -12,7 +12,7 @@ use super::outcome::Evidence;
 use crate::action::Change;
 use crate::guest::{GuestIdentity, GuestKind, NodeName, Vmid};
 use crate::normalize::WordSet;
-use crate::observe::{EffectiveValues, HaState, ObservedStatus, PendingChange};
+use crate::observe::{EffectiveValues, GuestDisk, HaState, ObservedStatus, PendingChange, SnapshotTree};
 
 /// The address of a guest: node, kind and id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +36,10 @@ pub enum EnvRequest {
     ///
     /// This is one request because effective and pending values that are read one after the other may belong to different configs.
     Config(GuestAddress),
+    /// Reads the snapshots of a guest.
+    Snapshots(GuestAddress),
+    /// Reads whether an id is free in the whole cluster.
+    IdState(Vmid),
     /// Finds the node of a guest that is not where it was.
     Locate(Vmid),
     /// Sends the change. The only request that changes anything.
@@ -72,8 +76,12 @@ impl EnvRequest {
     #[must_use]
     pub fn guest_address(&self) -> Option<&GuestAddress> {
         match self {
-            Self::Status(address) | Self::Config(address) | Self::Send { address, .. } | Self::Tasks { address, .. } => Some(address),
-            Self::Cluster | Self::Locate(_) | Self::Task(_) => None,
+            Self::Status(address)
+            | Self::Config(address)
+            | Self::Snapshots(address)
+            | Self::Send { address, .. }
+            | Self::Tasks { address, .. } => Some(address),
+            Self::Cluster | Self::IdState(_) | Self::Locate(_) | Self::Task(_) => None,
         }
     }
 
@@ -84,6 +92,8 @@ impl EnvRequest {
             Self::Cluster => "cluster",
             Self::Status(_) => "status",
             Self::Config(_) => "config",
+            Self::Snapshots(_) => "snapshots",
+            Self::IdState(_) => "id",
             Self::Locate(_) => "where",
             Self::Send { .. } => "send",
             Self::Task(_) => "task",
@@ -119,6 +129,10 @@ pub enum EnvResponse {
     Status(LiveStatus),
     /// To [`EnvRequest::Config`].
     Config(Box<LiveConfig>),
+    /// To [`EnvRequest::Snapshots`].
+    Snapshots(SnapshotTree),
+    /// To [`EnvRequest::IdState`].
+    IdState(IdState),
     /// To [`EnvRequest::Locate`]; `None` if it is not listed, which proves nothing (S5).
     Located(Option<GuestAddress>),
     /// To [`EnvRequest::Send`].
@@ -131,6 +145,15 @@ pub enum EnvResponse {
     GuestNotFound(EnvFault),
     /// The read failed. It proves nothing.
     Unreadable(EnvFault),
+}
+
+/// Whether an id is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdState {
+    /// No guest of any kind has it.
+    Free,
+    /// A guest has it.
+    Taken,
 }
 
 /// The cluster, as seen by the node that responds.
@@ -178,6 +201,10 @@ pub struct LiveConfig {
     pub template: bool,
     /// Whether the platform's protection flag is set.
     pub protection: bool,
+    /// The disks and drives, sorted by key.
+    pub disks: Box<[GuestDisk]>,
+    /// The platform's digest of the config; `None` if it gave none.
+    pub digest: Option<Box<str>>,
     /// What binds a write to this reading; `None` if the platform gave nothing.
     pub revision: Option<ConfigRevision>,
 }

@@ -1,5 +1,6 @@
 //! An operation: one step of a plan while it is executed, with all that recovery needs to find out what may have been done to which guest.
 
+use super::env_request::GuestAddress;
 use super::id::{IdempotencyKey, OperationId, RunId};
 use crate::action::{Change, ChangeClass, FieldChange, Impact, Risk};
 use crate::artifact::{Digest, INTEGER_MAX};
@@ -101,7 +102,7 @@ impl OperationTarget {
     #[must_use]
     pub fn from_plan(plan: &Plan, guest: &DesiredGuest) -> Option<Self> {
         let observation = plan.observation();
-        let row = observation.find(guest.vmid)?;
+        let Some(row) = observation.find(guest.vmid) else { return Self::for_new_guest(plan, guest) };
         Some(Self {
             vmid: row.vmid,
             kind: row.kind,
@@ -116,7 +117,46 @@ impl OperationTarget {
     }
 }
 
+impl OperationTarget {
+    /// Where it was at plan time.
+    #[must_use]
+    pub fn address(&self) -> GuestAddress {
+        GuestAddress { node: self.node.clone(), kind: self.kind, vmid: self.vmid }
+    }
+
+    /// A guest that the plan makes; `None` if the plan does not make it.
+    fn for_new_guest(plan: &Plan, guest: &DesiredGuest) -> Option<Self> {
+        let clone = plan.steps_of(guest.vmid).iter().find_map(|step| match &step.change {
+            Change::Clone(clone) => Some(clone),
+            _ => None,
+        })?;
+        let guards = GuestGuards { ha: None, lock: None, protection: false, tags: WordSet::default(), template: false };
+        Some(Self {
+            vmid: guest.vmid,
+            kind: guest.kind,
+            name: clone.name.as_str().into(),
+            node: clone.node.clone(),
+            identity: None,
+            guards,
+        })
+    }
+}
+
 impl Operation {
+    /// The guests that it occupies: no other operation may work on them meanwhile.
+    pub fn occupied_guests(&self) -> impl Iterator<Item = Vmid> {
+        std::iter::once(self.guest.vmid).chain(self.step.change.second_guest())
+    }
+
+    /// The guest that the change is sent to: its own, or the source of a clone.
+    #[must_use]
+    pub fn sending_address(&self) -> GuestAddress {
+        match &self.step.change {
+            Change::Clone(clone) => GuestAddress { node: clone.source.node.clone(), kind: clone.source.kind, vmid: clone.source.vmid },
+            _ => self.guest.address(),
+        }
+    }
+
     /// Creates the operation of a step and classifies it.
     #[must_use]
     #[allow(clippy::too_many_arguments, reason = "one per member; a builder would hide which of them is missing")]
@@ -163,7 +203,13 @@ fn marks_fit(kind: GuestKind, identity: &GuestIdentity) -> bool {
 fn change_fits(change: &Change) -> bool {
     match change {
         Change::ConfigSet(fields) => fields.is_sorted_by(|left, right| left.field < right.field) && fields.iter().all(field_fits),
-        Change::Start | Change::Shutdown { .. } | Change::Stop | Change::Reboot { .. } => true,
+        Change::Clone(clone) => marks_fit(clone.source.kind, &clone.source.identity),
+        Change::SnapshotDelete(snapshot) => snapshot.made_at <= INTEGER_MAX,
+        Change::SnapshotRollback(rollback) => rollback.snapshot.made_at <= INTEGER_MAX,
+        Change::DiskGrow(growth) => growth.after.kib() <= INTEGER_MAX && growth.before.kib() <= INTEGER_MAX,
+        Change::Start | Change::Shutdown { .. } | Change::Stop | Change::Reboot { .. } | Change::SnapshotCreate(_) | Change::Migrate(_) => {
+            true
+        }
     }
 }
 

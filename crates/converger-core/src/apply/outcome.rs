@@ -165,7 +165,7 @@ impl From<u64> for Fact {
 impl From<&Datum> for Fact {
     fn from(datum: &Datum) -> Self {
         match datum {
-            Datum::Number(number) => Self::Number(u64::from(*number)),
+            Datum::Number(number) => Self::Number(*number),
             Datum::Text(text) => Self::Text(text.as_str().into()),
             Datum::Ids(ids) => Self::Words(ids.iter().map(|id| id.to_string().into()).collect()),
             Datum::Words(words) => Self::Words(words.iter().map(|word| word.as_str().into()).collect()),

@@ -5,18 +5,16 @@
 //!
 //! Must not decide how long to wait for a promise, or what to do if it is not kept.
 
-mod kinds;
+mod action;
 
 use super::env_request::{LiveConfig, LiveStatus};
 use super::operation::Operation;
 use super::outcome::{Evidence, Fact};
 use crate::action::{Change, FieldChange};
-use crate::guest::{GuestKind, RunState};
+use crate::guest::{GuestKind, NodeName, RunState};
 use crate::normalize::{self, ChangeEffect, Field, FieldValue};
-use crate::observe::{ObservedStatus, PendingChange};
+use crate::observe::{ObservedStatus, PendingChange, SnapshotTree};
 use crate::plan::{RestartField, StepReason};
-
-pub use kinds::{Promise, PromiseReading};
 
 /// Whether a promise is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +34,10 @@ pub struct PostChangeReading<'r> {
     pub live: Option<&'r LiveStatus>,
     /// Its config, if read.
     pub config: Option<&'r LiveConfig>,
+    /// Its snapshots, if read.
+    pub snapshots: Option<&'r SnapshotTree>,
+    /// The node that it was found on, if known.
+    pub node: Option<&'r NodeName>,
     /// Its uptime before the change, if known.
     pub uptime_before_secs: Option<u64>,
     /// Seconds since that uptime was read; a lower bound.
@@ -58,21 +60,29 @@ pub struct TaskEnd {
     pub is_moved: bool,
 }
 
-/// Which reads are needed to check a promise.
+/// What must be read after a change to check its promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequiredReads {
     /// The run-state.
     pub status: bool,
     /// The config.
     pub config: bool,
+    /// The snapshots. They are read after the config, which shows whose they are.
+    pub snapshots: bool,
 }
 
-/// Which reads are needed to check the promise of an operation.
+/// The readings that the promise of an operation depends on.
 #[must_use]
 pub fn required_reads(operation: &Operation) -> RequiredReads {
-    RequiredReads {
-        status: operation.step.change.resulting_state().is_some(),
-        config: operation.step.change.resulting_state().is_none() || !fields_taking_effect(operation).is_empty(),
+    let reads = |status, config, snapshots| RequiredReads { status, config, snapshots };
+    match &operation.step.change {
+        Change::ConfigSet(_) | Change::DiskGrow(_) | Change::Clone(_) => reads(false, true, false),
+        Change::Start | Change::Shutdown { .. } | Change::Stop | Change::Reboot { .. } => {
+            reads(true, !fields_taking_effect(operation).is_empty(), false)
+        }
+        Change::SnapshotCreate(_) | Change::SnapshotDelete(_) => reads(false, true, true),
+        Change::SnapshotRollback(_) => reads(true, true, true),
+        Change::Migrate(_) => reads(true, false, false),
     }
 }
 
@@ -88,19 +98,35 @@ fn fields_taking_effect(operation: &Operation) -> &[RestartField] {
 fn restart_fields(operation: &Operation) -> &[RestartField] {
     match &operation.step.reason {
         StepReason::RestartForConfig(fields) => fields,
-        StepReason::ConfigDiffers | StepReason::StateDiffers => &[],
+        StepReason::ConfigDiffers | StepReason::StateDiffers | StepReason::Requested => &[],
     }
 }
 
 /// Whether executing the change twice has the same result as once, so that the promise alone shows whether it is done.
 ///
-/// A reboot is not idempotent: it leaves the guest as it found it, so a second reboot looks like the first.
+/// A reboot is not idempotent: it leaves the guest as it found it, so a second reboot looks like the first. Neither is a rollback to the
+/// snapshot that the guest continued from already. A new guest may be somebody else's with the same id and name; only the task shows whose
+/// it is.
 #[must_use]
 pub fn is_idempotent(change: &Change) -> bool {
     match change {
-        Change::ConfigSet(_) | Change::Start | Change::Shutdown { .. } | Change::Stop => true,
-        Change::Reboot { .. } => false,
+        Change::ConfigSet(_)
+        | Change::Start
+        | Change::Shutdown { .. }
+        | Change::Stop
+        | Change::SnapshotCreate(_)
+        | Change::SnapshotDelete(_)
+        | Change::DiskGrow(_)
+        | Change::Migrate(_) => true,
+        Change::SnapshotRollback(rollback) => action::is_rollback_shown(rollback),
+        Change::Reboot { .. } | Change::Clone(_) => false,
     }
+}
+
+/// Whether a promise that is not kept shows that the change was not executed, if no task of it is found either.
+#[must_use]
+pub fn is_absence_shown(change: &Change) -> bool {
+    is_idempotent(change) || matches!(change, Change::Clone(_))
 }
 
 /// Checks whether the reading keeps the promise of an operation.
@@ -113,6 +139,11 @@ pub fn check_promise(operation: &Operation, after: PostChangeReading<'_>) -> Pro
 /// restart must bring into effect.
 fn check_change(kind: GuestKind, change: &Change, after: PostChangeReading<'_>) -> PromiseCheck {
     match (change, after.live, after.config) {
+        (Change::SnapshotCreate(_) | Change::SnapshotDelete(_) | Change::SnapshotRollback(_) | Change::Migrate(_), _, _) => {
+            check_requested_change(change, after)
+        }
+        (Change::DiskGrow(growth), _, Some(config)) => action::check_growth(growth, config),
+        (Change::Clone(clone), _, Some(config)) => action::check_clone(clone, config),
         (Change::ConfigSet(fields), _, Some(config)) => check_config_written(kind, fields, config),
         (Change::Start | Change::Shutdown { .. } | Change::Stop, Some(live), _) => check_run_state(live, change.resulting_state()),
         (Change::Reboot { .. }, Some(live), _) => {
@@ -125,10 +156,24 @@ fn check_change(kind: GuestKind, change: &Change, after: PostChangeReading<'_>) 
     }
 }
 
+/// Checks a change whose promise depends on more than status or config.
+fn check_requested_change(change: &Change, after: PostChangeReading<'_>) -> PromiseCheck {
+    match (change, after.snapshots, after.node) {
+        (Change::SnapshotCreate(new), Some(tree), _) => action::check_new_snapshot(new, tree),
+        (Change::SnapshotDelete(snapshot), Some(tree), _) => action::check_snapshot_deleted(snapshot, tree),
+        (Change::SnapshotRollback(rollback), Some(tree), _) => action::check_rollback(rollback, tree, after),
+        (Change::Migrate(migration), _, Some(node)) => action::check_migration(migration, node, after),
+        _ => PromiseCheck::Unclear(Evidence::default().with("unread", change.word())),
+    }
+}
+
 /// Whether the guest already is as the change would make it, before anything was sent.
-pub(super) fn is_met_already(operation: &Operation, live: &LiveStatus, config: &LiveConfig) -> bool {
-    let after = PostChangeReading { live: Some(live), config: Some(config), ..PostChangeReading::default() };
-    is_idempotent(&operation.step.change) && matches!(check_promise(operation, after), PromiseCheck::Kept(_))
+///
+/// An existing snapshot of the same name is not the requested one, and a rollback is never needless.
+pub(super) fn is_met_already(operation: &Operation, before: PostChangeReading<'_>) -> bool {
+    let change = &operation.step.change;
+    let can_be_met = is_idempotent(change) && !matches!(change, Change::SnapshotCreate(_) | Change::SnapshotRollback(_));
+    can_be_met && matches!(check_promise(operation, before), PromiseCheck::Kept(_))
 }
 
 impl PromiseCheck {

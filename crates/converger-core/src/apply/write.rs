@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use super::operation::{GuestGuards, Operation, OperationSource, OperationTarget};
 use super::outcome::{Evidence, Fact, Outcome};
 use super::{OPERATION_SCHEMA, OUTCOME_SCHEMA};
-use crate::action::{Change, FieldChanges};
+use crate::action::{Change, ChangeParams, FieldChanges};
 use crate::plan::{RestartField, Step, StepReason};
 
 /// The stored form of an operation: one line of canonical JSON.
@@ -100,6 +100,9 @@ impl Serialize for StoredStepRow<'_> {
         }
         map.serialize_entry("from", from.word())?;
         map.serialize_entry("impact", impact)?;
+        if let Some(params) = ChangeParams::of(change) {
+            map.serialize_entry("params", &params)?;
+        }
         map.serialize_entry("reason", reason_word(reason))?;
         if let StepReason::RestartForConfig(fields) = reason {
             map.serialize_entry("restart_for", &fields.iter().map(|restart_field| restart_field.field).collect::<Vec<_>>())?;
@@ -128,14 +131,15 @@ impl Serialize for RestartValues<'_> {
 }
 
 /// The words for reasons, in the order of [`reason_word`]'s match.
-pub(super) const REASON_WORDS: [&str; 3] = ["config-differs", "state-differs", "restart-for-config"];
+pub(super) const REASON_WORDS: [&str; 4] = ["config-differs", "state-differs", "restart-for-config", "requested"];
 
 fn reason_word(reason: &StepReason) -> &'static str {
-    let [config, state, restart] = REASON_WORDS;
+    let [config, state, restart, requested] = REASON_WORDS;
     match reason {
         StepReason::ConfigDiffers => config,
         StepReason::StateDiffers => state,
         StepReason::RestartForConfig(_) => restart,
+        StepReason::Requested => requested,
     }
 }
 

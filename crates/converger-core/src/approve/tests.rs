@@ -86,7 +86,7 @@ fn refusal_codes(refusals: &[Refusal]) -> Vec<RefusalCode> {
 }
 
 fn digest_of(safe: &SafePlan) -> Digest {
-    write_body(&mut io::sink(), safe.plan()).expect("it can be written")
+    proposal_digest(safe.plan(), safe.judgement()).expect("it can be written")
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn refused_guest_stops_the_run_unless_left_out() {
     assert_eq!(refusal_codes(&expect_refused(locked(), &admission_with(typed_confirmation(&["web-101"])))), [RefusalCode::GuestLocked]);
     let partial = Admission { refused: RefusedGuestPolicy::LeaveOut, ..admission_with(typed_confirmation(&["web-101"])) };
     let run = RunId::new("run").expect("an id");
-    let operations = expect_approved(locked(), &partial).into_operations(&run, |number| OperationId::new(&format!("op-{number}")));
+    let operations = expect_approved(locked(), &partial).into_operations(&run, |number| OperationId::new(&format!("op-{number}")), None);
     let guests: Vec<u32> = operations.expect("ids").iter().map(|(operation, _)| operation.guest.vmid.get()).collect();
     assert_eq!(guests, [101, 102]);
 }
@@ -203,17 +203,17 @@ fn plan_without_steps_needs_no_approval() {
 
 #[test]
 fn operations_keep_plan_order_and_plan_digest() {
-    let digest = digest_of(&full_plan());
+    let digest = write_body(&mut io::sink(), full_plan().plan()).expect("it can be written");
     let run = RunId::new("run").expect("an id");
     let plan = expect_approved(full_plan(), &admission_with(typed_confirmation(&["web-101"])));
-    let operations = plan.into_operations(&run, |number| OperationId::new(&format!("op-{number}"))).expect("ids");
+    let operations = plan.into_operations(&run, |number| OperationId::new(&format!("op-{number}")), None).expect("ids");
     let shown: Vec<String> = operations
         .iter()
         .map(|(operation, _)| format!("{} {} {}", operation.id, operation.guest.vmid, operation.step.change.word()))
         .collect();
     assert_eq!(shown, ["op-0 100 start", "op-1 101 shutdown", "op-2 102 config.set"]);
     assert!(operations.iter().all(|(operation, _)| operation.plan == digest && operation.run == run));
-    assert!(expect_approved(full_plan(), &admission_with(typed_confirmation(&["web-101"]))).into_operations(&run, |_| None).is_none());
+    assert!(expect_approved(full_plan(), &admission_with(typed_confirmation(&["web-101"]))).into_operations(&run, |_| None, None).is_none());
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn power_step_checks_its_after_dependencies() {
     let chained = safe_plan(|desired, _| desired["guests"][0]["after"] = json!([103]));
     let run = RunId::new("run").expect("an id");
     let operations = expect_approved(chained, &admission_with(typed_confirmation(&["web-101"])))
-        .into_operations(&run, |number| OperationId::new(&format!("op-{number}")));
+        .into_operations(&run, |number| OperationId::new(&format!("op-{number}")), None);
     let operations = operations.expect("ids");
     // Because of `after` it comes last, behind its dependency.
     let ((start, context), others) = operations.split_last().expect("operations");
@@ -236,7 +236,7 @@ fn power_step_checks_its_after_dependencies() {
 fn dependencies_of(safe: SafePlan, names: &[&str]) -> Vec<String> {
     let run = RunId::new("run").expect("an id");
     let operations = expect_approved(safe, &admission_with(typed_confirmation(names)))
-        .into_operations(&run, |number| OperationId::new(&format!("op-{number}")));
+        .into_operations(&run, |number| OperationId::new(&format!("op-{number}")), None);
     let describe = |(operation, context): &(Operation, CheckContext)| {
         let relies: Vec<String> =
             (0..).map_while(|number| context.dependency(number)).map(|on| format!("{} {}", on.address.vmid, on.state.word())).collect();

@@ -7,11 +7,12 @@ use serde::{Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
 use super::{BUFFER_BYTES, DecisionTables, Digest, HASH_BUFFER_BYTES, OWN_TABLES, TeeHashWriter, UsedRows, write_json};
-use crate::action::{Change, FieldChanges, InverseChange};
+use crate::action::{Change, ChangeParams, FieldChanges, InverseChange};
 use crate::apply::{GuestGuards, OperationTarget};
 use crate::audit::{PlanSummary, summarize_plan};
 use crate::desired::DesiredGuest;
 use crate::guest::EnvironmentName;
+use crate::intent::ActionRequest;
 use crate::observe::{Note, ObservedGuest, Reading};
 use crate::plan::{PLANNER_VERSION, Plan, Step, Verdict};
 use crate::policy::{Circumstances, Limits};
@@ -43,7 +44,8 @@ pub fn write_plan(out: &mut impl Write, judged: &Judged, provenance: Provenance)
     buffered.write_all(BODY_PREFIX.as_bytes())?;
     let digest = write_body(&mut buffered, judged.plan())?;
     let (judgement, notes) = (JudgementRow::from_judgement(judged.judgement())?, &*judged.plan().observation().notes);
-    let rest = PlanTrailerRow { digest, judgement, notes, provenance, schema: SCHEMA, summary: summarize_plan(judged) };
+    let proposal = super::proposal_digest(judged.plan(), judged.judgement())?;
+    let rest = PlanTrailerRow { digest, judgement, notes, proposal, provenance, schema: SCHEMA, summary: summarize_plan(judged) };
     let rest = serde_json::to_vec(&rest).map_err(io::Error::from)?;
     buffered.write_all(b",")?;
     buffered.write_all(rest.strip_prefix(b"{").unwrap_or(&rest))?;
@@ -96,6 +98,7 @@ struct PlanTrailerRow<'p> {
     /// Notes about the observation.
     #[serde(skip_serializing_if = "<[Note]>::is_empty")]
     notes: &'p [Note],
+    proposal: Digest,
     provenance: Provenance,
     schema: &'static str,
     summary: PlanSummary,
@@ -132,9 +135,9 @@ impl<'p> JudgementRow<'p> {
 #[derive(Serialize)]
 struct PlanBodyRow<'p> {
     catalogue_digest: Digest,
-    desired_digest: Digest,
     environment: &'p EnvironmentName,
     guests: PlanGuestRows<'p>,
+    intent: IntentRow<'p>,
     observation_digest: Digest,
     planner: u32,
     refusals: &'p [Refusal],
@@ -146,15 +149,24 @@ impl<'p> PlanBodyRow<'p> {
         let used = UsedRows::of_plan(plan, tables);
         Ok(Self {
             catalogue_digest: super::catalogue_digest(&used.catalogue)?,
-            desired_digest: super::desired_digest(plan.desired())?,
-            environment: plan.desired().environment(),
+            environment: plan.intent().environment(),
             guests: PlanGuestRows(plan),
+            intent: IntentRow { digest: plan.intent().digest()?, kind: plan.intent().word(), request: plan.intent().request() },
             observation_digest: super::observation_digest(plan.observation())?,
             planner: PLANNER_VERSION,
             refusals: plan.refusals(),
             rules_digest: super::rules_digest(plan.rules(), &used.fields)?,
         })
     }
+}
+
+/// What was asked for: a desired state by digest, or the whole request.
+#[derive(Serialize)]
+struct IntentRow<'p> {
+    digest: Digest,
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request: Option<&'p ActionRequest>,
 }
 
 struct PlanGuestRows<'p>(&'p Plan);
@@ -188,6 +200,9 @@ impl Serialize for PlanGuestRow<'_> {
             Verdict::Steps(steps) => {
                 if let Some(row) = self.plan.observation().find(self.guest.vmid) {
                     map.serialize_entry("precondition", &GuestPreconditionRow(row))?;
+                } else if let Some(target) = OperationTarget::from_plan(self.plan, self.guest) {
+                    // A guest that is about to be made has the guards of a new guest.
+                    map.serialize_entry("precondition", &TargetRow(&target))?;
                 }
                 map.serialize_entry("steps", &PlanStepRows(steps))?;
                 map.serialize_entry("verdict", "steps")?;
@@ -246,6 +261,15 @@ impl Serialize for TargetRow<'_> {
     }
 }
 
+/// Steps as a proposal has them: without the reason sentence.
+pub(super) struct ProposedSteps<'p>(pub(super) &'p [Step]);
+
+impl Serialize for ProposedSteps<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|step| PlanStepRow { step, why: ReasonText::Omitted }))
+    }
+}
+
 struct PlanStepRows<'p>(&'p [Step]);
 
 impl Serialize for PlanStepRows<'_> {
@@ -287,6 +311,9 @@ impl Serialize for PlanStepRow<'_> {
             map.serialize_entry("fields", &FieldChanges(fields))?;
         }
         map.serialize_entry("impact", &step.impact())?;
+        if let Some(params) = ChangeParams::of(&step.change) {
+            map.serialize_entry("params", &params)?;
+        }
         map.serialize_entry("precondition", &StepPreconditionRow { status: step.from.word() })?;
         if *why == ReasonText::Included {
             map.serialize_entry("reason", &step.reason_text())?;

@@ -24,6 +24,8 @@ pub use differences::{DifferenceKind, GuestDifference, StepDifference};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedPlan {
     environment: Value,
+    /// The cluster that the judgement names; null for a recorded observation.
+    cluster: Value,
     guests: BTreeMap<u64, RecordedGuest>,
     /// Rows without a guest id, and duplicate rows of a guest.
     malformed_rows: Vec<String>,
@@ -58,7 +60,8 @@ impl RecordedPlan {
     /// Parses the body of a plan.json. Malformed parts lead to differences, never to a match.
     #[must_use]
     pub fn from_body(body: &Value) -> Self {
-        let mut recorded = Self { environment: member(body, "environment"), guests: BTreeMap::new(), malformed_rows: Vec::new() };
+        let mut recorded =
+            Self { environment: member(body, "environment"), cluster: Value::Null, guests: BTreeMap::new(), malformed_rows: Vec::new() };
         for (number, row) in elements(body.get("guests")).enumerate() {
             match row.get("vmid").and_then(Value::as_u64) {
                 None => recorded.malformed_rows.push(format!("row {}: it is of no guest", number + 1)),
@@ -75,6 +78,7 @@ impl RecordedPlan {
     /// The plan as its recorded judgement leaves it: a guest that the judgement refuses has refusals instead of steps.
     #[must_use]
     pub fn with_judgement(mut self, judgement: &Value) -> Self {
+        self.cluster = judgement.get("circumstances").map_or(Value::Null, |circumstances| member(circumstances, "cluster"));
         for row in elements(judgement.get("guests")) {
             let guest = row.get("vmid").and_then(Value::as_u64).and_then(|vmid| self.guests.get_mut(&vmid));
             match guest {
@@ -123,10 +127,20 @@ impl RecordedPlan {
         self.guests.iter().flat_map(|(vmid, row)| row.codes.iter().map(|code| (*vmid, code.as_str()))).collect()
     }
 
-    /// The refusal if a later plan has other steps or other guests.
+    /// The plan with only what a person decides on: the guests that have steps.
+    fn to_proposed(&self) -> Self {
+        let mut proposed = self.clone();
+        proposed.guests.retain(|_, guest| guest.verdict == "steps");
+        proposed
+    }
+
+    /// The refusal if a later plan proposes something else: other steps, other guests with steps, or another cluster.
     #[must_use]
     pub fn stale_refusal(&self, now: &Self, omission: GuestOmission) -> Option<Refusal> {
-        let differences = self.differences(now, omission);
+        let mut differences = self.to_proposed().differences(&now.to_proposed(), omission);
+        if self.cluster != now.cluster {
+            differences.push(format!("cluster: then {}, now {}", self.cluster, now.cluster));
+        }
         (!differences.is_empty()).then(|| Refusal::plan_stale(differences))
     }
 }

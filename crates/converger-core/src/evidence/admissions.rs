@@ -35,6 +35,8 @@ pub struct RecordedAdmission {
     decision: Option<Decision>,
     /// The plan of the admission.
     pub plan: Digest,
+    /// The proposal that the run made, if an entry says so.
+    pub proposal: Option<Digest>,
     /// Codes of refusals of the whole run.
     refusals: BTreeSet<Slug>,
     /// Codes of refusals of guests in its plan.
@@ -47,24 +49,28 @@ pub(super) type JudgedPlanKey = (Digest, Option<Digest>);
 /// An approval of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Approval {
-    /// The plan, by the digest that the approval covers.
-    pub plan: Digest,
+    /// The proposal that the approval covers.
+    pub proposal: Digest,
     /// Who.
     pub by: Box<str>,
-    /// How: by typing, or by giving the digest.
+    /// How: by typing, by giving the digest, or with a signature.
     pub how: Box<str>,
     /// The guest names that were typed.
     pub names: Box<[Box<str>]>,
 }
 
 impl Approval {
-    /// The approval that the ledger has for this confirmation of a plan.
-    fn from_confirmation(confirmation: Confirmation, plan: Digest) -> Option<Self> {
+    /// The approval that the ledger has for this confirmation of a proposal.
+    fn from_confirmation(confirmation: Confirmation, proposal: Digest) -> Option<Self> {
         match confirmation {
             // A person who declined approved nothing. The bundle has their name, and an entry has the refusal.
             Confirmation::None | Confirmation::Declined { .. } => None,
-            Confirmation::Typed { by, names } => Some(Self { plan, by, how: "typed".into(), names: names.into() }),
-            Confirmation::FullDigest { by, digest } => Some(Self { plan: digest, by, how: "digest".into(), names: Box::default() }),
+            Confirmation::Typed { by, names } => Some(Self { proposal, by, how: "typed".into(), names: names.into() }),
+            Confirmation::FullDigest { by, digest } => Some(Self { proposal: digest, by, how: "digest".into(), names: Box::default() }),
+            Confirmation::Signed(approval) => {
+                let (by, proposal) = (approval.by().into(), approval.proposal());
+                Some(Self { proposal, by, how: "signed".into(), names: Box::default() })
+            }
         }
     }
 }
@@ -78,6 +84,7 @@ struct RunEvidence {
     by: Box<str>,
     inputs: DecisionInputs,
     plan_and_judgement: Option<(Digest, Digest)>,
+    proposal: Option<Digest>,
     approvals: Vec<Approval>,
     refusals: BTreeSet<Slug>,
     guests: BTreeSet<(Vmid, Slug)>,
@@ -93,23 +100,39 @@ impl AdmissionTracker {
                 let (approvals, refusals, guests) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
                 self.0.insert(
                     run.id.clone(),
-                    RunEvidence { by, inputs, plan_and_judgement: None, approvals, refusals, guests, is_admitted: false },
+                    RunEvidence { by, inputs, plan_and_judgement: None, proposal: None, approvals, refusals, guests, is_admitted: false },
                 );
             }
-            LedgerEntry::PlanMade { run, plan, judgement, .. } => self.0.get_mut(run)?.plan_and_judgement = Some((*plan, *judgement)),
+            LedgerEntry::PlanMade { run, plan, proposal, judgement, .. } => {
+                let evidence = self.0.get_mut(run)?;
+                (evidence.plan_and_judgement, evidence.proposal) = (Some((*plan, *judgement)), Some(*proposal));
+            }
             LedgerEntry::Refused { run, code, guest: None, .. } => drop(self.0.get_mut(run)?.refusals.replace(code.clone())),
             LedgerEntry::Refused { run, code, guest: Some(guest), .. } => drop(self.0.get_mut(run)?.guests.replace((*guest, code.clone()))),
-            LedgerEntry::Approved { run, plan, by, how, names, .. } => {
-                let approval = Approval { plan: *plan, by: by.clone(), how: how.as_str().into(), names: names.clone() };
+            LedgerEntry::Approved { run, proposal, by, how, names, .. } => {
+                let approval = Approval { proposal: *proposal, by: by.clone(), how: how.as_str().into(), names: names.clone() };
                 self.0.get_mut(run)?.approvals.push(approval);
             }
             LedgerEntry::Admitted { run, plan, bundle, answer, at_ms } => {
                 let evidence = self.0.get_mut(run)?;
                 evidence.is_admitted = answer.as_str() == Admissibility::Admissible.word();
-                let RunEvidence { by, inputs, plan_and_judgement, approvals, refusals, guests, .. } = evidence.clone();
+                let RunEvidence { by, inputs, plan_and_judgement, proposal, approvals, refusals, guests, .. } = evidence.clone();
                 let decision = plan_and_judgement.map(|(plan, judgement)| Decision { inputs, plan, judgement });
                 let (run, bundle, answer, at_ms, plan) = (run.clone(), *bundle, answer.clone(), *at_ms, *plan);
-                return Some(RecordedAdmission { index, run, bundle, answer, approvals, at_ms, by, decision, plan, refusals, guests });
+                return Some(RecordedAdmission {
+                    index,
+                    run,
+                    bundle,
+                    answer,
+                    approvals,
+                    at_ms,
+                    by,
+                    decision,
+                    plan,
+                    proposal,
+                    refusals,
+                    guests,
+                });
             }
             LedgerEntry::RunEnded { run, .. } => drop(self.0.remove(run)),
             _ => {}
@@ -141,7 +164,10 @@ impl RecordedAdmission {
             Err(why) => return unlike(&format!("its bundle {why}")),
         };
         let approvals: Vec<Approval> =
-            bundle.approvals().filter_map(|given| Approval::from_confirmation(given.clone(), bundle.decision.plan)).collect();
+            bundle.approvals().filter_map(|given| Approval::from_confirmation(given.clone(), bundle.proposal)).collect();
+        if self.proposal != Some(bundle.proposal) {
+            return unlike("its bundle is for another proposal than that of the run");
+        }
         let AdmissionBundle { by, decision, admission, gates, .. } = bundle;
         if Some(&decision) != self.decision.as_ref() {
             return unlike("its bundle is for another decision");

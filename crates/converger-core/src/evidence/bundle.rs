@@ -12,8 +12,8 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use super::{Decision, DecisionInputs, ParseConfig, ReproduceError, reproduce};
-use crate::approve::{Admission, Admitted, ApprovalMode, Confirmation, RefusedGuestPolicy, admit};
-use crate::artifact::{Digest, Provenance};
+use crate::approve::{Admission, Admitted, ApprovalMode, Confirmation, RefusedGuestPolicy, SignedApproval, admit};
+use crate::artifact::{Digest, Provenance, proposal_digest};
 use crate::failure;
 use crate::refusal::{self, Refusal, RefusalCode, RefusalReach};
 use crate::safety::Judged;
@@ -29,7 +29,7 @@ const REFUSED: &str = "refused";
 const UNASKED: &str = "unasked";
 /// Refusal codes that have no gate because they are decided before there is a plan: who operates an environment, which cluster its name is
 /// bound to, what a person may end, and which store may be replaced.
-const CODES_WITHOUT_GATE: [RefusalCode; 10] = [
+const CODES_WITHOUT_GATE: [RefusalCode; 11] = [
     RefusalCode::EnvironmentBusy,
     RefusalCode::NotFrozen,
     RefusalCode::EnvironmentAlias,
@@ -40,6 +40,7 @@ const CODES_WITHOUT_GATE: [RefusalCode; 10] = [
     RefusalCode::EnvironmentUnrecorded,
     RefusalCode::OperationsUnsettled,
     RefusalCode::StoreUnreadable,
+    RefusalCode::KeyReused,
 ];
 
 /// The evidence for one admission.
@@ -49,6 +50,8 @@ pub struct AdmissionBundle {
     pub by: Box<str>,
     /// The proposal and its inputs; the rules among them are those of the authority.
     pub decision: Decision,
+    /// The digest of the proposal, which approvals bind.
+    pub proposal: Digest,
     /// What held at that moment, with the confirmation.
     pub admission: Admission,
     /// Approvals besides that confirmation.
@@ -153,9 +156,9 @@ impl From<ReproduceError> for Admissibility {
 impl AdmissionBundle {
     /// The evidence for an admission that was refused for these reasons, or approved if there are none.
     #[must_use]
-    pub fn new(by: &str, decision: Decision, admission: Admission, causes: &[Refusal]) -> Self {
+    pub fn new(by: &str, decision: Decision, proposal: Digest, admission: Admission, causes: &[Refusal]) -> Self {
         let gates = build_gates(&causes.iter().map(Refusal::code).collect());
-        Self { by: by.into(), decision, admission, further_approvals: Vec::new(), gates, policy: None }
+        Self { by: by.into(), decision, proposal, admission, further_approvals: Vec::new(), gates, policy: None }
     }
 
     /// All approvals, in order, without a missing confirmation.
@@ -228,7 +231,11 @@ pub fn check_admissibility(bundle: &[u8], load_blob: impl Fn(Digest) -> Option<V
         Ok(reproduced) => reproduced,
         Err(found) => return found.into(),
     };
-    let causes = match reproduced.decide() {
+    let judged = reproduced.decide();
+    if proposal_digest(judged.plan(), judged.judgement()).ok() != Some(bundle.proposal) {
+        return broken(failure::FailureCode::IntegrityViolation, "the proposal in the bundle is not the one that the evidence gives");
+    }
+    let causes = match judged {
         Judged::Refused(refused) => {
             let judged = Judged::Refused(refused);
             judged.judgement().refusals().iter().chain(judged.plan().refusals()).map(Refusal::code).collect()
@@ -310,7 +317,7 @@ struct ApprovalRow {
     how: String,
     names: Vec<String>,
     /// The digest that it covers, if it covers one.
-    plan: Option<String>,
+    proposal: Option<String>,
 }
 
 /// Who requested the run, and under which configuration.
@@ -336,7 +343,9 @@ struct AdmissionCircumstancesRow {
 #[serde(deny_unknown_fields)]
 struct ProposalRow {
     catalogue: String,
-    desired: String,
+    /// The digest of the proposal, which approvals bind.
+    digest: String,
+    intent: String,
     judgement: String,
     observation: String,
     plan: String,
@@ -353,10 +362,11 @@ const LEFT_OUT: &str = "left-out";
 const TYPED: &str = "typed";
 const DIGEST: &str = "digest";
 const DECLINED: &str = "declined";
+const SIGNED: &str = "signed";
 
 impl BundleRow {
     fn from_bundle(bundle: &AdmissionBundle) -> Self {
-        let AdmissionBundle { by, decision: Decision { inputs, plan, judgement }, admission, gates, policy, .. } = bundle;
+        let AdmissionBundle { by, decision: Decision { inputs, plan, judgement }, proposal, admission, gates, policy, .. } = bundle;
         let mode = if admission.mode == ApprovalMode::Solo { SOLO } else { SHARED };
         let provenance = if admission.provenance == Provenance::Live { LIVE } else { REPLAY };
         let refused_guests = if admission.refused == RefusedGuestPolicy::StopRun { STOP_ALL } else { LEFT_OUT };
@@ -379,7 +389,8 @@ impl BundleRow {
             policy: policy.clone(),
             proposal: ProposalRow {
                 catalogue: inputs.catalogue.to_string(),
-                desired: inputs.desired.to_string(),
+                digest: proposal.to_string(),
+                intent: inputs.intent.to_string(),
                 judgement: judgement.to_string(),
                 observation: inputs.observation.to_string(),
                 plan: plan.to_string(),
@@ -405,11 +416,12 @@ impl BundleRow {
             program: proposal.program.into(),
             planner: proposal.planner,
             config: digest(&authority.config)?,
-            desired: digest(&proposal.desired)?,
+            intent: digest(&proposal.intent)?,
             observation: digest(&proposal.observation)?,
             rules: digest(&authority.rules)?,
             catalogue: digest(&proposal.catalogue)?,
         };
+        let proposed = digest(&proposal.digest)?;
         let decision = Decision { inputs, plan: digest(&proposal.plan)?, judgement: digest(&proposal.judgement)? };
         let admission = Admission {
             mode: if is_solo { ApprovalMode::Solo } else { ApprovalMode::Shared },
@@ -420,9 +432,10 @@ impl BundleRow {
             age_secs_max: circumstances.age_secs_max,
         };
         let by = authority.by.into();
-        (schema == BUNDLE_SCHEMA && is_digest_valid).then_some(AdmissionBundle {
+        (schema == BUNDLE_SCHEMA && is_digest_valid).then(|| AdmissionBundle {
             by,
             decision,
+            proposal: proposed,
             admission,
             further_approvals,
             gates,
@@ -433,21 +446,25 @@ impl BundleRow {
 
 impl ApprovalRow {
     fn from_confirmation(confirmation: &Confirmation) -> Option<Self> {
-        let row = |by: &str, how: &str, names: Vec<String>, plan| Some(Self { by: by.into(), how: how.into(), names, plan });
+        let row = |by: &str, how: &str, names: Vec<String>, proposal| Some(Self { by: by.into(), how: how.into(), names, proposal });
         match confirmation {
             Confirmation::None => None,
             Confirmation::Declined { by } => row(by, DECLINED, Vec::new(), None),
             Confirmation::Typed { by, names } => row(by, TYPED, names.iter().map(|name| name.to_string()).collect(), None),
             Confirmation::FullDigest { by, digest } => row(by, DIGEST, Vec::new(), Some(digest.to_string())),
+            Confirmation::Signed(approval) => row(approval.by(), SIGNED, Vec::new(), Some(approval.proposal().to_string())),
         }
     }
 
     fn into_confirmation(self) -> Option<Confirmation> {
         let by = self.by.into();
-        match (self.how.as_str(), self.plan) {
+        match (self.how.as_str(), self.proposal) {
             (DECLINED, None) if self.names.is_empty() => Some(Confirmation::Declined { by }),
             (TYPED, None) => Some(Confirmation::Typed { by, names: self.names.into_iter().map(Into::into).collect() }),
-            (DIGEST, Some(plan)) => Some(Confirmation::FullDigest { by, digest: Digest::parse(&plan)? }),
+            (DIGEST, Some(proposal)) => Some(Confirmation::FullDigest { by, digest: Digest::parse(&proposal)? }),
+            (SIGNED, Some(proposal)) if self.names.is_empty() => {
+                Some(Confirmation::Signed(SignedApproval::from_record(&by, Digest::parse(&proposal)?)))
+            }
             _ => None,
         }
     }

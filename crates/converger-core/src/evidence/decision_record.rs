@@ -8,7 +8,7 @@ use std::io;
 use serde::Serialize;
 
 use super::DecisionInputs;
-use crate::artifact::{DecisionTables, Digest, OWN_TABLES, UsedRows, write_body_with, write_judgement, write_observation};
+use crate::artifact::{DecisionTables, Digest, OWN_TABLES, UsedRows, proposal_digest, write_body_with, write_judgement, write_observation};
 use crate::normalize::FieldRule;
 use crate::plan::PLANNER_VERSION;
 use crate::policy::{MachineIdentity, Rules};
@@ -21,6 +21,8 @@ pub struct DecisionRecord {
     pub inputs: DecisionInputs,
     /// The digest of the plan body, which an approval covers.
     pub plan: Digest,
+    /// The digest of the proposal.
+    pub proposal: Digest,
     /// The digest of the judgement.
     pub judgement: Digest,
     /// The bytes of all of these.
@@ -53,17 +55,18 @@ pub(super) fn record_decision_with(
     tables: DecisionTables<'_>,
 ) -> io::Result<DecisionRecord> {
     let plan = judged.plan();
+    let proposal = proposal_digest(plan, judged.judgement())?;
     let (mut blobs, mut body, mut judgement, mut observation) = (vec![config], Vec::new(), Vec::new(), Vec::new());
     write_body_with(&mut body, plan, tables)?;
     write_judgement(&mut judgement, judged.judgement())?;
     write_observation(&mut observation, plan.observation())?;
     let used = UsedRows::of_plan(plan, tables);
     let rules = RecordedRules { fields: &used.fields, host: plan.rules().machine(), protect: plan.rules() };
-    blobs.extend([serde_json::to_vec(plan.desired())?, observation, serde_json::to_vec(&rules)?, serde_json::to_vec(&used.catalogue)?]);
+    blobs.extend([serde_json::to_vec(plan.intent())?, observation, serde_json::to_vec(&rules)?, serde_json::to_vec(&used.catalogue)?]);
     blobs.extend([body, judgement]);
     let mut digests = blobs.iter().map(|bytes| Digest::of_bytes(bytes));
     let mut next = || digests.next().ok_or_else(|| io::Error::other("one digest for each"));
-    let (config, desired, observation, rules, catalogue, plan, judgement) = (next()?, next()?, next()?, next()?, next()?, next()?, next()?);
-    let inputs = DecisionInputs { program: program.into(), planner: PLANNER_VERSION, config, desired, observation, rules, catalogue };
-    Ok(DecisionRecord { inputs, plan, judgement, blobs })
+    let (config, intent, observation, rules, catalogue, plan, judgement) = (next()?, next()?, next()?, next()?, next()?, next()?, next()?);
+    let inputs = DecisionInputs { program: program.into(), planner: PLANNER_VERSION, config, intent, observation, rules, catalogue };
+    Ok(DecisionRecord { inputs, plan, proposal, judgement, blobs })
 }

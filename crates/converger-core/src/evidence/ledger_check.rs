@@ -43,7 +43,7 @@ impl LedgerEntry {
     #[must_use]
     pub fn named_digests(&self) -> Vec<Digest> {
         match self {
-            Self::RunStarted { inputs, .. } => vec![inputs.config, inputs.desired, inputs.observation, inputs.rules, inputs.catalogue],
+            Self::RunStarted { inputs, .. } => vec![inputs.config, inputs.intent, inputs.observation, inputs.rules, inputs.catalogue],
             Self::PlanMade { plan, judgement, .. } => vec![*plan, *judgement],
             Self::Admitted { bundle, .. } => vec![*bundle],
             _ => Vec::new(),

@@ -149,7 +149,7 @@ mod tests {
             run_started("new", 20, observation_digest(2), None),
         ]);
         for (before_ms, digest) in
-            [(99, observation_digest(2)), (10, observation_digest(1)), (99, observation_digest(0)), (99, some_inputs().desired)]
+            [(99, observation_digest(2)), (10, observation_digest(1)), (99, observation_digest(0)), (99, some_inputs().intent)]
         {
             assert_eq!(replay.apply_entry(pruned(before_ms, digest)), Err(MisplacedEntry::Pruned(digest)));
         }

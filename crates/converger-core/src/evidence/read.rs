@@ -61,7 +61,6 @@ struct EntryDraft {
     cluster: Option<ClusterIdentity>,
     code: Option<Slug>,
     config: Option<Digest>,
-    desired: Option<Digest>,
     digests: Option<Vec<Digest>>,
     end: Option<OperationEnd>,
     environment: Option<EnvironmentName>,
@@ -70,6 +69,7 @@ struct EntryDraft {
     guest: Option<Vmid>,
     how: Option<Slug>,
     id: Option<OperationId>,
+    intent: Option<Digest>,
     judgement: Option<Digest>,
     names: Option<Vec<Box<str>>>,
     observation: Option<Digest>,
@@ -80,6 +80,7 @@ struct EntryDraft {
     planner: Option<u32>,
     previous: Option<Box<str>>,
     program: Option<Box<str>>,
+    proposal: Option<Digest>,
     reason: Option<Box<str>>,
     resolution: Option<Resolution>,
     root: Option<Box<str>>,
@@ -93,7 +94,7 @@ struct EntryDraft {
     verifier: Option<Box<str>>,
 }
 
-const WHAT_KEYS: [&str; 40] = [
+const WHAT_KEYS: [&str; 41] = [
     "answer",
     "before_ms",
     "boot",
@@ -104,7 +105,6 @@ const WHAT_KEYS: [&str; 40] = [
     "cluster",
     "code",
     "config",
-    "desired",
     "digests",
     "end",
     "environment",
@@ -113,6 +113,7 @@ const WHAT_KEYS: [&str; 40] = [
     "guest",
     "how",
     "id",
+    "intent",
     "judgement",
     "names",
     "observation",
@@ -123,6 +124,7 @@ const WHAT_KEYS: [&str; 40] = [
     "planner",
     "previous",
     "program",
+    "proposal",
     "reason",
     "resolution",
     "root",
@@ -150,7 +152,7 @@ fn read_draft<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<O
             "cluster" => draft.cluster = read_checked(reader, "`cluster`", ClusterIdentity::parse)?,
             "code" => draft.code = read_checked(reader, "`code`", Slug::new)?,
             "config" => draft.config = read_digest(reader)?,
-            "desired" => draft.desired = read_digest(reader)?,
+            "intent" => draft.intent = read_digest(reader)?,
             "digests" => draft.digests = read_list(reader, "`digests`", read_digest)?,
             "end" => draft.end = read_enum(reader, "`end`", &OperationEnd::WORDS, &OperationEnd::ALL)?,
             "environment" => draft.environment = read_checked(reader, "`environment`", EnvironmentName::new)?,
@@ -169,6 +171,7 @@ fn read_draft<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<O
             "planner" => draft.planner = read_u32(reader, "`planner`")?,
             "previous" => draft.previous = read_text(reader, "`previous`")?,
             "program" => draft.program = read_text(reader, "`program`")?,
+            "proposal" => draft.proposal = read_digest(reader)?,
             "reason" => draft.reason = read_text(reader, "`reason`")?,
             "resolution" => draft.resolution = read_enum(reader, "`resolution`", &Resolution::WORDS, &Resolution::ALL)?,
             "root" => draft.root = read_text(reader, "`root`")?,
@@ -195,14 +198,17 @@ impl EntryDraft {
         Some(match kind {
             "key" => LedgerEntry::Key { verifier: self.verifier?, at_ms },
             "run-started" => return self.build_run_started(at_ms),
-            "plan" => LedgerEntry::PlanMade { run: self.run?, plan: self.plan?, judgement: self.judgement?, at_ms },
+            "plan" => {
+                let (plan, proposal, judgement) = (self.plan?, self.proposal?, self.judgement?);
+                LedgerEntry::PlanMade { run: self.run?, plan, proposal, judgement, at_ms }
+            }
             "refusal" => {
                 let (stage, code, evidence) = (self.stage?, self.code?, self.evidence?);
                 LedgerEntry::Refused { run: self.run?, guest: self.guest, stage, code, evidence, at_ms }
             }
             "approval" => {
                 let names = self.names?.into();
-                LedgerEntry::Approved { run: self.run?, plan: self.plan?, by: self.by?, how: self.how?, names, at_ms }
+                LedgerEntry::Approved { run: self.run?, proposal: self.proposal?, by: self.by?, how: self.how?, names, at_ms }
             }
             "admission" => LedgerEntry::Admitted { run: self.run?, plan: self.plan?, bundle: self.bundle?, answer: self.answer?, at_ms },
             "recovery" => LedgerEntry::Recovery { environment: self.environment?, operations: self.operations?.into(), at_ms },
@@ -218,7 +224,7 @@ impl EntryDraft {
             program: self.program?,
             planner: self.planner?,
             config: self.config?,
-            desired: self.desired?,
+            intent: self.intent?,
             observation: self.observation?,
             rules: self.rules?,
             catalogue: self.catalogue?,

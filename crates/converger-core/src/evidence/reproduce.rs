@@ -12,8 +12,8 @@ use super::DecisionInputs;
 use super::config::ParseConfig;
 use crate::approve::ApprovalMode;
 use crate::artifact::{DecisionTables, Digest, OWN_TABLES, UsedRows, has_rows, write_body_with, write_judgement, write_observation};
-use crate::desired::{self, Desired};
-use crate::guest::Vmid;
+use crate::guest::{ClusterIdentity, Vmid};
+use crate::intent::Intent;
 use crate::normalize::Field;
 use crate::observe::{self, Scoped};
 use crate::plan::{PLANNER_VERSION, plan};
@@ -25,8 +25,8 @@ use crate::safety::{Judged, judge};
 pub enum DecisionPart {
     /// The configuration.
     Config,
-    /// The declared state.
-    Desired,
+    /// The intent: a desired state or a request.
+    Intent,
     /// The observation.
     Observation,
     /// The protection rules, the rows of the table of fields that the decision uses, and the machine.
@@ -41,14 +41,14 @@ pub enum DecisionPart {
 
 impl DecisionPart {
     /// All of them.
-    pub const ALL: [Self; 7] = [Self::Config, Self::Desired, Self::Observation, Self::Rules, Self::Catalogue, Self::Plan, Self::Judgement];
+    pub const ALL: [Self; 7] = [Self::Config, Self::Intent, Self::Observation, Self::Rules, Self::Catalogue, Self::Plan, Self::Judgement];
 
     /// The word for it.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Self::Config => "configuration",
-            Self::Desired => "declared state",
+            Self::Intent => "intent",
             Self::Observation => "observation",
             Self::Rules => "rules",
             Self::Catalogue => "catalogue",
@@ -81,7 +81,7 @@ impl Decision {
     pub fn digest(&self, part: DecisionPart) -> Digest {
         match part {
             DecisionPart::Config => self.inputs.config,
-            DecisionPart::Desired => self.inputs.desired,
+            DecisionPart::Intent => self.inputs.intent,
             DecisionPart::Observation => self.inputs.observation,
             DecisionPart::Rules => self.inputs.rules,
             DecisionPart::Catalogue => self.inputs.catalogue,
@@ -155,7 +155,7 @@ pub enum ReproduceError {
 /// The inputs of a decision, ready to be decided again.
 #[derive(Clone, Debug)]
 pub struct ReplayableDecision {
-    desired: Arc<Desired>,
+    intent: Intent,
     observation: Arc<Scoped>,
     rules: Arc<Rules>,
     limits: Limits,
@@ -248,11 +248,10 @@ fn load_decision(
         return Err(ReproduceError::OtherTables { part: DecisionPart::Catalogue });
     }
     let (rules, recorded_fields) = parse_rules(&whole(DecisionPart::Rules)?, tables)?;
-    let bytes = whole(DecisionPart::Desired)?;
-    let desired = desired::parse_normal(&bytes).map_err(|faults| unreadable_error(DecisionPart::Desired, first_message(&faults)))?;
+    let intent = Intent::parse_normal(&whole(DecisionPart::Intent)?).map_err(|why| unreadable_error(DecisionPart::Intent, why))?;
     let bytes = whole(DecisionPart::Observation)?;
     let reading = observe::parse(&bytes).map_err(|faults| unreadable_error(DecisionPart::Observation, first_message(&faults)))?;
-    let scoped = reading.into_scoped(&desired.scope());
+    let scoped = reading.into_scoped(&intent.scope());
     let mut again = Vec::new();
     let is_same = write_observation(&mut again, &scoped).is_ok() && again == bytes;
     if !is_same {
@@ -264,10 +263,10 @@ fn load_decision(
     let (limits, circumstances) = parse_judgement_inputs(&whole(DecisionPart::Judgement)?)?;
     let in_force = understood(&whole(DecisionPart::Config)?).map_err(|why| unreadable_error(DecisionPart::Config, why))?;
     in_force
-        .check_agreement(desired.environment(), &rules, limits, &circumstances)
+        .check_agreement(intent.environment(), &rules, limits, &circumstances)
         .map_err(|why| unreadable_error(DecisionPart::Config, why.into()))?;
-    let (desired, observation, rules) = (Arc::new(desired), Arc::new(scoped), Arc::new(rules));
-    Ok(ReplayableDecision { desired, observation, rules, limits, circumstances, mode: in_force.mode, recorded_fields })
+    let (observation, rules) = (Arc::new(scoped), Arc::new(rules));
+    Ok(ReplayableDecision { intent, observation, rules, limits, circumstances, mode: in_force.mode, recorded_fields })
 }
 
 fn unreadable_error(part: DecisionPart, why: String) -> ReproduceError {
@@ -279,10 +278,10 @@ fn parse_json<T: for<'b> Deserialize<'b>>(part: DecisionPart, bytes: &[u8]) -> R
 }
 
 impl ReplayableDecision {
-    /// The declared state.
+    /// What was asked for.
     #[must_use]
-    pub fn desired(&self) -> &Desired {
-        &self.desired
+    pub fn intent(&self) -> &Intent {
+        &self.intent
     }
 
     /// The rules that were in effect.
@@ -313,7 +312,7 @@ impl ReplayableDecision {
 
     /// Plans and judges, as a run does.
     pub fn decide(&self) -> Judged {
-        let plan = plan(Arc::clone(&self.desired), Arc::clone(&self.observation), Arc::clone(&self.rules));
+        let plan = plan(self.intent.clone(), Arc::clone(&self.observation), Arc::clone(&self.rules));
         judge(plan, self.limits, self.circumstances.clone())
     }
 }
@@ -333,6 +332,8 @@ struct JudgementInputsRow {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CircumstancesRow {
+    #[serde(default)]
+    cluster: Option<String>,
     freeze: Option<String>,
     #[serde(default)]
     holds: Vec<GuestBlockRow>,
@@ -415,7 +416,14 @@ fn parse_judgement_inputs(bytes: &[u8]) -> Result<(Limits, Circumstances), Repro
         parse_vmid(DecisionPart::Judgement, block.vmid).map(|vmid| GuestBlock { by, vmid })
     };
     let holds = circumstances.holds.into_iter().map(to_block).collect::<Result<Vec<_>, _>>()?;
-    Ok((Limits { guests, percent, stops }, Circumstances { freeze: circumstances.freeze, holds }))
+    let cluster = match circumstances.cluster {
+        None => None,
+        Some(text) => {
+            let parsed = ClusterIdentity::parse(&text).filter(|cluster| cluster.as_str() == text);
+            Some(parsed.ok_or_else(|| unreadable_error(DecisionPart::Judgement, "its cluster is not a fingerprint".into()))?)
+        }
+    };
+    Ok((Limits { guests, percent, stops }, Circumstances { cluster, freeze: circumstances.freeze, holds }))
 }
 
 fn parse_vmid(part: DecisionPart, number: u32) -> Result<Vmid, ReproduceError> {

@@ -58,12 +58,12 @@ fn random_entry(rng: &mut Rng, kind: usize) -> LedgerEntry {
         0 => LedgerEntry::Key { verifier: random_text(rng), at_ms },
         1 => {
             let (plan, by, boot) = (random_digest(rng), random_text(rng), rng.one_in(2).then(|| BootId::new("boot-1").expect("an id")));
-            let (config, desired, observation, rules, catalogue) =
+            let (config, intent, observation, rules, catalogue) =
                 (random_digest(rng), random_digest(rng), random_digest(rng), random_digest(rng), random_digest(rng));
-            let inputs = DecisionInputs { program: "0.1.0".into(), planner: 1, config, desired, observation, rules, catalogue };
+            let inputs = DecisionInputs { program: "0.1.0".into(), planner: 1, config, intent, observation, rules, catalogue };
             LedgerEntry::RunStarted { run: RunStart { id: run, environment, plan, by, at_ms, boot }, inputs }
         }
-        2 => LedgerEntry::PlanMade { run, plan: random_digest(rng), judgement: random_digest(rng), at_ms },
+        2 => LedgerEntry::PlanMade { run, plan: random_digest(rng), proposal: random_digest(rng), judgement: random_digest(rng), at_ms },
         3 => {
             let evidence = Evidence::default().with("cause", "node-offline").with("count", rng.below(9));
             LedgerEntry::Refused {
@@ -77,7 +77,7 @@ fn random_entry(rng: &mut Rng, kind: usize) -> LedgerEntry {
         }
         4 => {
             let names = (0..rng.below(3)).map(|_| random_text(rng)).collect();
-            LedgerEntry::Approved { run, plan: random_digest(rng), by: random_text(rng), how: slug("typed"), names, at_ms }
+            LedgerEntry::Approved { run, proposal: random_digest(rng), by: random_text(rng), how: slug("typed"), names, at_ms }
         }
         5 => LedgerEntry::Admitted { run, plan: random_digest(rng), bundle: random_digest(rng), answer: slug("admitted"), at_ms },
         6 => LedgerEntry::Recovery { environment, operations: (0..rng.below(4)).map(|_| random_operation_id(rng)).collect(), at_ms },
@@ -248,6 +248,6 @@ fn outcome_entry_fits_whatever_its_evidence() {
 fn refuses_approval_entry_that_is_too_long() {
     let names = (0..40).map(|_| "\u{1}".repeat(4000).into()).collect();
     let (run, how) = (RunId::new("run-1").expect("an id"), Slug::new("typed").expect("a word"));
-    let approved = LedgerEntry::Approved { run, plan: Digest::of_bytes(b""), by: "ann".into(), how, names, at_ms: 1 };
+    let approved = LedgerEntry::Approved { run, proposal: Digest::of_bytes(b""), by: "ann".into(), how, names, at_ms: 1 };
     assert_eq!(write_bounded_entry(&approved).expect("serialises"), None);
 }

@@ -51,8 +51,8 @@ impl Serialize for EntryBodyRow<'_> {
                 map.serialize_entry("by", &run.by)?;
                 map.serialize_entry("catalogue", &inputs.catalogue)?;
                 map.serialize_entry("config", &inputs.config)?;
-                map.serialize_entry("desired", &inputs.desired)?;
                 map.serialize_entry("environment", &run.environment)?;
+                map.serialize_entry("intent", &inputs.intent)?;
                 map.serialize_entry("observation", &inputs.observation)?;
                 map.serialize_entry("plan", &run.plan)?;
                 map.serialize_entry("planner", &inputs.planner)?;
@@ -60,9 +60,10 @@ impl Serialize for EntryBodyRow<'_> {
                 map.serialize_entry("rules", &inputs.rules)?;
                 map.serialize_entry("run", &run.id)?;
             }
-            LedgerEntry::PlanMade { run, plan, judgement, .. } => {
+            LedgerEntry::PlanMade { run, plan, proposal, judgement, .. } => {
                 map.serialize_entry("judgement", judgement)?;
                 map.serialize_entry("plan", plan)?;
+                map.serialize_entry("proposal", proposal)?;
                 map.serialize_entry("run", run)?;
             }
             LedgerEntry::Refused { run, guest, stage, code, evidence, .. } => {
@@ -74,11 +75,11 @@ impl Serialize for EntryBodyRow<'_> {
                 map.serialize_entry("run", run)?;
                 map.serialize_entry("stage", stage)?;
             }
-            LedgerEntry::Approved { run, plan, by, how, names, .. } => {
+            LedgerEntry::Approved { run, proposal, by, how, names, .. } => {
                 map.serialize_entry("by", by)?;
                 map.serialize_entry("how", how)?;
                 map.serialize_entry("names", names)?;
-                map.serialize_entry("plan", plan)?;
+                map.serialize_entry("proposal", proposal)?;
                 map.serialize_entry("run", run)?;
             }
             LedgerEntry::Admitted { run, plan, bundle, answer, .. } => {

@@ -9,7 +9,7 @@ use crate::action::Change;
 use crate::desired::{DesiredGuest, DesiredSetting, RestartPolicy, StopMethod};
 use crate::guest::{GuestKind, RunState};
 use crate::normalize::{self, Field, FieldValue};
-use crate::observe::{ObservedGuest, ObservedStatus, PendingChange, Reading, Scoped, Seen};
+use crate::observe::{ObservedGuest, ObservedStatus, PendingChange, Reading, Scoped, Seen, TagCase};
 use crate::policy::{HOLD_TAG, OwnGuest, Rules};
 use crate::refusal::Refusal;
 
@@ -116,6 +116,11 @@ fn not_understood(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Refusal> 
     (!fields.is_empty()).then(|| Refusal::config_not_understood(fields.iter().map(|field| field.word().to_owned()).collect(), shown))
 }
 
+/// The steps that what is declared of the guest needs.
+pub(super) fn plan_drift(guest: &DesiredGuest, row: &ObservedGuest, state: RunState, tag_case: Option<TagCase>) -> Vec<Step> {
+    plan_steps(guest, state, &config::find_drift(guest, row, state, tag_case))
+}
+
 /// Plans config before run-state. A stop needs no extra restart for pending config: it takes effect at the next start.
 fn plan_steps(guest: &DesiredGuest, state: RunState, drift: &ConfigDrift<'_>) -> Vec<Step> {
     let mut steps = Vec::new();
@@ -152,7 +157,7 @@ fn plan_steps(guest: &DesiredGuest, state: RunState, drift: &ConfigDrift<'_>) ->
 }
 
 /// All reasons why these steps must not be executed.
-fn check_guards(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Vec<Refusal> {
+pub(super) fn check_guards(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     let mut unread = unread_guards(row);
     // Without its identity, the guest may be the one that this program runs in.
@@ -169,11 +174,9 @@ fn check_guards(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules
         refusals.push(Refusal::guest_template());
     }
     refusals.extend(check_ha(row, steps));
-    if let Some(tag) = row.current_and_pending_tags().find(|tag| tag.eq_ignore_ascii_case(HOLD_TAG)) {
-        refusals.push(Refusal::guest_held(tag));
-    }
+    refusals.extend(check_hold_tag(row));
     let foreign = foreign_pending_keys(guest, row, rules);
-    if !foreign.is_empty() {
+    if !foreign.is_empty() && steps.iter().any(|step| step.change.may_apply_pending()) {
         refusals.push(Refusal::config_pending(foreign));
     }
     refusals.extend(config::check_supported(row, steps));
@@ -181,6 +184,10 @@ fn check_guards(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules
     refusals.extend(check_own_guest(row, steps, rules));
     refusals.extend(check_protecting_tags(row, steps, rules));
     refusals
+}
+
+pub(super) fn check_hold_tag(row: &ObservedGuest) -> Option<Refusal> {
+    row.current_and_pending_tags().find(|tag| tag.eq_ignore_ascii_case(HOLD_TAG)).map(Refusal::guest_held)
 }
 
 pub(super) fn unread_guards(row: &ObservedGuest) -> Vec<String> {
@@ -198,7 +205,7 @@ pub(super) fn unread_guards(row: &ObservedGuest) -> Vec<String> {
 /// Refuses power changes of a guest that high availability owns, and any change while it is in transition.
 fn check_ha(row: &ObservedGuest, steps: &[Step]) -> Option<Refusal> {
     let Reading::Read(Some(ha)) = &row.ha else { return None };
-    let changes_power = steps.iter().any(|step| step.change.resulting_state().is_some());
+    let changes_power = steps.iter().any(|step| step.change.affects_availability());
     let is_settled = matches!(row.status, ObservedStatus::Known(state) if ha.is_settled(state));
     let refused = ha.owns_run_state() && (changes_power || !is_settled);
     refused.then(|| Refusal::ha_owned(ha.state.as_deref().unwrap_or("not known yet")))

@@ -2,9 +2,9 @@
 //!
 //! A correct planner never violates them. These checks stop the plan of a faulty one.
 
-use crate::action::{Change, FieldChange};
+use crate::action::{Change, ClonedDisks, FieldChange, MigrationMode};
 use crate::desired::DesiredGuest;
-use crate::guest::{RunState, Vmid};
+use crate::guest::{NodeName, RunState, Vmid};
 use crate::normalize::{Field, FieldValue};
 use crate::observe::{Observation, ObservedGuest, ObservedStatus, PendingChange, Reading};
 use crate::plan::{Plan, Step, Verdict};
@@ -16,8 +16,8 @@ use crate::safety::GuestJudgement;
 type GuaranteeCheck = fn(&GuestCase<'_>) -> bool;
 
 const CHECKS: [(&str, GuaranteeCheck); 4] = [
-    ("G1", |case| !case.is_fully_known()),
-    ("G2", |case| case.row.is_none()),
+    ("G1", |case| if case.is_new() { !case.is_source_known() } else { !case.is_fully_known() }),
+    ("G2", |case| if case.is_new() { !case.observation.complete || case.row.is_some() } else { case.row.is_none() }),
     ("G3", |case| case.interrupts_protected() || case.removes_protection()),
     ("G12", |case| case.is_blocked()),
 ];
@@ -71,6 +71,26 @@ impl GuestCase<'_> {
         reading && online && status && guards && values && self.is_declared_guest(row)
     }
 
+    /// Whether the steps make the guest. Then it must be proven missing, and its first step must be the one that makes it.
+    fn is_new(&self) -> bool {
+        matches!(self.steps.first().map(|step| &step.change), Some(Change::Clone(_)))
+    }
+
+    /// Whether everything needed of the source of a new guest was read, and nobody else works on it.
+    fn is_source_known(&self) -> bool {
+        let Some(Change::Clone(clone)) = self.steps.first().map(|step| &step.change) else { return false };
+        let Some(row) = self.observation.find(clone.source.vmid) else { return false };
+        let reading = self.observation.quorate && self.observation.complete;
+        let is_online = |name: &NodeName| self.observation.nodes.iter().any(|node| node.name == *name && node.online);
+        let online = is_online(&clone.source.node) && is_online(&clone.node);
+        let is_same =
+            matches!(&row.identity, Reading::Read(identity) if **identity == clone.source.identity) && row.kind == clone.source.kind;
+        let guards = matches!(row.lock, Reading::Read(None)) && row.protection == Reading::Read(false) && row.tags.is_read();
+        let is_linked_to_template = clone.disks == ClonedDisks::Full || row.template == Reading::Read(true);
+        let is_known = matches!(row.status, ObservedStatus::Known(_));
+        reading && online && is_same && guards && is_linked_to_template && is_known
+    }
+
     fn is_declared_guest(&self, row: &ObservedGuest) -> bool {
         let named = row.name.as_ref().is_some_and(|seen| self.guest.name.as_ref().is_none_or(|name| name.as_str() == &**seen));
         let pinned = self.guest.identity.as_ref().is_none_or(|pinned| match &row.identity {
@@ -109,7 +129,16 @@ impl GuestCase<'_> {
     }
 
     fn interrupts_protected(&self) -> bool {
-        let goes_down = self.steps.iter().any(|step| matches!(step.change, Change::Shutdown { .. } | Change::Stop | Change::Reboot { .. }));
+        let goes_down = self.steps.iter().any(|step| match &step.change {
+            Change::Shutdown { .. } | Change::Stop | Change::Reboot { .. } | Change::SnapshotRollback(_) => true,
+            Change::Migrate(migration) => migration.mode != MigrationMode::Online,
+            Change::ConfigSet(_)
+            | Change::Start
+            | Change::SnapshotCreate(_)
+            | Change::SnapshotDelete(_)
+            | Change::DiskGrow(_)
+            | Change::Clone(_) => false,
+        });
         goes_down && self.is_protected()
     }
 
@@ -164,7 +193,12 @@ impl GuestCase<'_> {
 
     fn is_ha_owned(&self, row: &ObservedGuest) -> bool {
         let Reading::Read(Some(ha)) = &row.ha else { return false };
-        let power = self.steps.iter().any(|step| !matches!(step.change, Change::ConfigSet(_)));
+        let power = self.steps.iter().any(|step| {
+            !matches!(
+                step.change,
+                Change::ConfigSet(_) | Change::SnapshotCreate(_) | Change::SnapshotDelete(_) | Change::DiskGrow(_) | Change::Clone(_)
+            )
+        });
         match ha.state.as_deref() {
             Some("ignored") => false,
             Some("started" | "enabled") => power || row.status != ObservedStatus::Known(RunState::Running),
@@ -175,6 +209,11 @@ impl GuestCase<'_> {
 
     fn has_foreign_pending(&self, row: &ObservedGuest) -> bool {
         let Reading::Read(pending) = &row.pending else { return false };
+        let is_left_pending =
+            |step: &Step| matches!(step.change, Change::SnapshotCreate(_) | Change::SnapshotDelete(_) | Change::DiskGrow(_));
+        if self.steps.iter().all(is_left_pending) {
+            return false;
+        }
         let is_declared = |key: &str| self.guest.config.iter().any(|setting| setting.field.word() == key);
         let is_own = |entry: &PendingChange| match entry {
             PendingChange::Known(field, value) => self.rules.own_writes().contains(&OwnWrite::new(self.guest.vmid, *field, value.as_ref())),
@@ -409,7 +448,7 @@ mod tests {
     fn g12_detects_a_step_that_a_hold_should_have_refused() {
         let (plan, vmid) = (forged_plan(&sample_world(), vec![Change::Start]), Vmid::new(100).expect("an id"));
         let hold = GuestBlock { by: BlockedBy::Operation("run-0".into()), vmid };
-        let held = Circumstances { freeze: None, holds: vec![hold.clone()] };
+        let held = Circumstances { cluster: None, freeze: None, holds: vec![hold.clone()] };
         assert_eq!(find_violations(&plan, &held, &[]).iter().map(guarantee_of).collect::<Vec<_>>(), ["G12"]);
         let refused = GuestJudgement { refusals: vec![hold.refusal()], vmid };
         assert_eq!(find_violations(&plan, &held, &[refused]), []);

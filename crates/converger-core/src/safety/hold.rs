@@ -19,7 +19,7 @@ pub(super) fn refuse_held_guests(plan: &Plan, circumstances: &Circumstances) -> 
     let graph = StepGraph::from_plan(plan);
     let refused = graph.find_refused(circumstances);
     let refusals = |vmid: Vmid| {
-        let own: Vec<Refusal> = circumstances.holds_on(vmid).map(GuestBlock::refusal).collect();
+        let own: Vec<Refusal> = graph.guests_of(vmid).flat_map(|own| circumstances.holds_on(own)).map(GuestBlock::refusal).collect();
         if own.is_empty() { graph.dependency_refusals(vmid, &refused) } else { own }
     };
     refused.iter().map(|vmid| GuestJudgement { vmid: *vmid, refusals: refusals(*vmid) }).collect()
@@ -36,6 +36,8 @@ struct GuestSteps<'p> {
     after: &'p [Vmid],
     /// Whether the guest ends up stopped.
     stops: bool,
+    /// Other guests that its steps occupy, such as the source of a clone.
+    second_guests: Vec<Vmid>,
 }
 
 impl<'p> StepGraph<'p> {
@@ -43,7 +45,8 @@ impl<'p> StepGraph<'p> {
         let mut graph = Self { guests: BTreeMap::new(), dependents: BTreeMap::new() };
         for (guest, verdict) in plan.guests() {
             let Verdict::Steps(steps) = verdict else { continue };
-            graph.guests.insert(guest.vmid, GuestSteps { after: &guest.after, stops: end_stopped(steps) });
+            let second_guests = steps.iter().filter_map(|step| step.change.second_guest()).collect();
+            graph.guests.insert(guest.vmid, GuestSteps { after: &guest.after, stops: end_stopped(steps), second_guests });
             for dependency in &guest.after {
                 graph.dependents.entry(*dependency).or_default().insert(guest.vmid);
             }
@@ -53,7 +56,9 @@ impl<'p> StepGraph<'p> {
 
     /// The held guests, and those that rely on a refused one. The set only grows, so the order of the walk does not matter.
     fn find_refused(&self, circumstances: &Circumstances) -> BTreeSet<Vmid> {
-        let mut work: Vec<Vmid> = circumstances.holds.iter().map(|hold| hold.vmid).collect();
+        let is_held = |vmid: Vmid| circumstances.holds_on(vmid).next().is_some();
+        let held_with = self.guests.keys().copied().filter(|vmid| self.guests_of(*vmid).any(is_held));
+        let mut work: Vec<Vmid> = circumstances.holds.iter().map(|hold| hold.vmid).chain(held_with).collect();
         let mut refused = BTreeSet::new();
         while let Some(vmid) = work.pop() {
             let Some(guest) = self.guests.get(&vmid) else { continue };
@@ -73,6 +78,12 @@ impl<'p> StepGraph<'p> {
         let dependents: Vec<Vmid> = self.dependents_of(vmid).filter(stays_up).collect();
         let of = |ids: Vec<Vmid>, make: fn(Vec<Vmid>) -> Refusal| (!ids.is_empty()).then(|| make(ids));
         [of(dependencies, Refusal::dependency_refused), of(dependents, Refusal::dependent_running)].into_iter().flatten().collect()
+    }
+
+    /// A guest with steps, and the other guests that they occupy.
+    fn guests_of(&self, vmid: Vmid) -> impl Iterator<Item = Vmid> + '_ {
+        let second = self.guests.get(&vmid).into_iter().flat_map(|guest| guest.second_guests.iter().copied());
+        std::iter::once(vmid).chain(second)
     }
 
     fn dependents_of(&self, vmid: Vmid) -> impl Iterator<Item = Vmid> + '_ {
@@ -123,7 +134,7 @@ mod tests {
     }
 
     fn judge_with_holds(plan: Plan, held: &[u64]) -> Judged {
-        let circumstances = Circumstances { freeze: None, holds: held.iter().map(|vmid| hold(*vmid)).collect() };
+        let circumstances = Circumstances { cluster: None, freeze: None, holds: held.iter().map(|vmid| hold(*vmid)).collect() };
         judge(plan, Limits::default(), circumstances)
     }
 
@@ -182,7 +193,7 @@ mod tests {
     fn held_guests_count_for_no_limit() {
         let plan = || plan_of(&[(100, "running", "stopped", &[]), (101, "running", "stopped", &[])]);
         let one = Limits { guests: 1, percent: 50, stops: 1 };
-        assert!(matches!(judge(plan(), one, Circumstances { freeze: None, holds: vec![hold(100)] }), Judged::Safe(_)));
+        assert!(matches!(judge(plan(), one, Circumstances { cluster: None, freeze: None, holds: vec![hold(100)] }), Judged::Safe(_)));
         assert!(matches!(judge(plan(), one, Circumstances::default()), Judged::Refused(_)));
     }
 

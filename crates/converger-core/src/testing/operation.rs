@@ -53,9 +53,9 @@ pub fn some_operations(rng: &mut Rng, name: &str) -> Vec<Operation> {
 /// Decision inputs for tests that do not look at them.
 #[must_use]
 pub fn some_inputs() -> DecisionInputs {
-    let [config, desired, observation, rules, catalogue] =
-        ["config", "desired", "observation", "rules", "catalogue"].map(|text| Digest::of_bytes(text.as_bytes()));
-    DecisionInputs { program: "0.1.0".into(), planner: 1, config, desired, observation, rules, catalogue }
+    let [config, intent, observation, rules, catalogue] =
+        ["config", "intent", "observation", "rules", "catalogue"].map(|text| Digest::of_bytes(text.as_bytes()));
+    DecisionInputs { program: "0.1.0".into(), planner: 1, config, intent, observation, rules, catalogue }
 }
 
 /// The binding of an environment; each environment gets its own cluster.

@@ -60,13 +60,17 @@ fn random_admission(rng: &mut Rng, plan: Digest, names: Vec<Box<str>>) -> Admiss
 pub(crate) fn admit_case(case: &PropertyCase) -> AdmissionFixture {
     let (rng, inputs) = (&mut Rng::new(case.number ^ SEED), case.inputs());
     let limits = if rng.one_in(4) { Limits { guests: 1, percent: 50, stops: 0 } } else { Limits::default() };
-    let circumstances = Circumstances { freeze: rng.one_in(8).then(|| "a move".to_owned()), holds: random_holds(rng, &inputs.desired) };
+    let circumstances = Circumstances {
+        cluster: None,
+        freeze: rng.one_in(8).then(|| "a move".to_owned()),
+        holds: random_holds(rng, &inputs.desired),
+    };
     let judged = judge(inputs.plan(), limits, circumstances);
     let mode = if rng.one_in(8) { ApprovalMode::Shared } else { ApprovalMode::Solo };
     let config = some_config(&inputs.rules, limits, Some(mode));
     let record = record_decision(&judged, "0.1.0", config).expect("memory takes it");
     let names = inputs.desired.guests().iter().filter_map(|guest| judged.plan().name_of(guest)).map(Into::into).collect();
-    let admission = Admission { mode, ..random_admission(rng, record.plan, names) };
+    let admission = Admission { mode, ..random_admission(rng, record.proposal, names) };
     let causes: Vec<Refusal> = match judged {
         Judged::Refused(_) => judged.judgement().refusals().iter().chain(judged.plan().refusals()).cloned().collect(),
         Judged::Safe(safe) => match admit(safe, &admission).expect("memory takes it") {
@@ -75,7 +79,7 @@ pub(crate) fn admit_case(case: &PropertyCase) -> AdmissionFixture {
         },
     };
     let decision = Decision { inputs: record.inputs, plan: record.plan, judgement: record.judgement };
-    let bundle = AdmissionBundle::new("ann@desk", decision, admission, &causes);
+    let bundle = AdmissionBundle::new("ann@desk", decision, record.proposal, admission, &causes);
     let blobs = record.blobs.into_iter().map(|bytes| (Digest::of_bytes(&bytes), bytes)).collect();
     AdmissionFixture { bundle, blobs, is_approved: causes.is_empty() }
 }

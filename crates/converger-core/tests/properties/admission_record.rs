@@ -27,12 +27,12 @@ fn slug(text: &str) -> Slug {
 
 /// The entries of a run with this admission.
 fn ledger_of(fixture: &AdmissionFixture) -> LedgerFixture {
-    let AdmissionBundle { by, decision, admission, .. } = &fixture.bundle;
+    let AdmissionBundle { by, decision, proposal, admission, .. } = &fixture.bundle;
     let (run, plan) = (RunId::new("run-1").expect("an id"), decision.plan);
     let environment = EnvironmentName::new("lab").expect("a name");
     let started = RunStart { id: run.clone(), environment, plan, by: by.clone(), at_ms: 1, boot: None };
     let mut entries = vec![LedgerEntry::RunStarted { run: started, inputs: decision.inputs.clone() }];
-    entries.push(LedgerEntry::PlanMade { run: run.clone(), plan, judgement: decision.judgement, at_ms: 1 });
+    entries.push(LedgerEntry::PlanMade { run: run.clone(), plan, proposal: *proposal, judgement: decision.judgement, at_ms: 1 });
     let refused = |guest: Option<Vmid>, code: &str| LedgerEntry::Refused {
         run: run.clone(),
         guest,
@@ -48,11 +48,12 @@ fn ledger_of(fixture: &AdmissionFixture) -> LedgerFixture {
     let of_guests = RecordedPlan::from_body(&body).with_judgement(&judgement);
     entries.extend(of_guests.refusals().into_iter().map(|(guest, code)| refused(Vmid::new(guest), code)));
     let approved =
-        |plan, by: &str, how, names| LedgerEntry::Approved { run: run.clone(), plan, by: by.into(), how: slug(how), names, at_ms: 1 };
+        |proposal, by: &str, how, names| LedgerEntry::Approved { run: run.clone(), proposal, by: by.into(), how: slug(how), names, at_ms: 1 };
     match &admission.confirmation {
         Confirmation::None | Confirmation::Declined { .. } => {}
-        Confirmation::Typed { by, names } => entries.push(approved(plan, by, "typed", names.clone().into())),
+        Confirmation::Typed { by, names } => entries.push(approved(*proposal, by, "typed", names.clone().into())),
         Confirmation::FullDigest { by, digest } => entries.push(approved(*digest, by, "digest", Box::default())),
+        Confirmation::Signed(approval) => entries.push(approved(approval.proposal(), approval.by(), "signed", Box::default())),
     }
     let mut blobs = fixture.blobs.clone();
     let bundle = insert_bundle(&mut blobs, &fixture.bundle);

@@ -36,7 +36,7 @@ impl DecisionFixture {
         if is_renamed {
             let target = match part {
                 DecisionPart::Config => &mut decision.inputs.config,
-                DecisionPart::Desired => &mut decision.inputs.desired,
+                DecisionPart::Intent => &mut decision.inputs.intent,
                 DecisionPart::Observation => &mut decision.inputs.observation,
                 DecisionPart::Rules => &mut decision.inputs.rules,
                 DecisionPart::Catalogue => &mut decision.inputs.catalogue,
@@ -71,7 +71,7 @@ fn record_case(case: &PropertyCase) -> DecisionFixture {
     let mode = [None, Some(ApprovalMode::Solo), Some(ApprovalMode::Shared)][rng.index(3)];
     let [guests, percent, stops] = [50, 100, 5].map(|most| u32::try_from(rng.below(most + 1)).unwrap_or(0));
     let limits = if rng.one_in(2) { Limits::default() } else { Limits { guests, percent, stops } };
-    let circumstances = Circumstances { freeze: rng.one_in(4).then(|| "a \u{202e}move".to_owned()), holds };
+    let circumstances = Circumstances { cluster: None, freeze: rng.one_in(4).then(|| "a \u{202e}move".to_owned()), holds };
     let config = some_config(&rules, limits, mode);
     inputs.rules = rules.into();
     DecisionFixture::from_record(record_decision(&judge(inputs.plan(), limits, circumstances), "0.1.0", config).expect("memory takes it"))
@@ -111,7 +111,7 @@ fn missing_and_changed_parts_are_detected() {
 fn changed_desired_state_catalogue_or_plan_is_detected() {
     for case in random_cases(SEED + 2, DECISIONS / 10) {
         let (record, rng) = (record_case(&case), &mut Rng::new(case.number));
-        for part in [DecisionPart::Desired, DecisionPart::Catalogue, DecisionPart::Plan] {
+        for part in [DecisionPart::Intent, DecisionPart::Catalogue, DecisionPart::Plan] {
             let mut bytes = record.blobs[&record.decision.digest(part)].clone();
             let at = rng.index(bytes.len());
             bytes[at] = bytes[at].wrapping_add(1 + u8::try_from(rng.below(255)).unwrap_or(0));

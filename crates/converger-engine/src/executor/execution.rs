@@ -271,8 +271,10 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
     }
 
     fn submit_plan(&mut self, submission: RunSubmission<H>, slot: RunSlot, reply: ReplyReport) {
-        let RunSubmission { plan, run, ids, actuator, options, on_notice } = submission;
-        let Some(operations) = plan.into_operations(&run, ids) else { return self.refuse_run(&run, reply, EngineError::MissingIds) };
+        let RunSubmission { plan, run, ids, key, actuator, options, on_notice } = submission;
+        let Some(operations) = plan.into_operations(&run, ids, key.as_ref()) else {
+            return self.refuse_run(&run, reply, EngineError::MissingIds);
+        };
         self.submit(operations, options, OpenSubmission { actuator, on_notice, reply, kind: SubmissionKind::Run(run, slot) });
     }
 

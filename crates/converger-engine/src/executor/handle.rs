@@ -7,7 +7,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use converger_core::apply::{OperationHistory, OperationId, RunId};
+use converger_core::apply::{IdempotencyKey, OperationHistory, OperationId, RunId};
 use converger_core::approve::ApprovedPlan;
 use converger_core::guest::EnvironmentName;
 use converger_store::{Store, StoreError};
@@ -46,6 +46,8 @@ pub struct RunSubmission<H> {
     pub run: RunId,
     /// Returns the id of each operation, by its index in the plan.
     pub ids: Box<dyn Fn(usize) -> Option<OperationId> + Send>,
+    /// The idempotency key, if the plan is that of a request.
+    pub key: Option<IdempotencyKey>,
     /// Sends the requests of its operations.
     pub actuator: Arc<H>,
     /// Options for its operations.

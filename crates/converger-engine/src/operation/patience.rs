@@ -10,6 +10,8 @@ use super::precheck::READING_AGE_MS_MAX;
 pub struct Patience {
     /// For the task of a start or a stop.
     pub task_ms: u64,
+    /// For the task of a clone, a migration or a snapshot, which copies disks or memory.
+    pub copy_ms: u64,
     /// For the task of a shutdown or reboot, beyond the timeout that the guest was given.
     pub slack_ms: u64,
     /// For any task, at most. Recovery sets it low, so that one guest does not delay the others.
@@ -46,6 +48,7 @@ impl Default for Patience {
     fn default() -> Self {
         Self {
             task_ms: 600_000,
+            copy_ms: 6 * 3_600_000,
             slack_ms: 60_000,
             task_ms_max: u64::MAX,
             verify_ms: 10_000,
@@ -97,7 +100,10 @@ impl Patience {
             Change::Shutdown { timeout_secs } | Change::Reboot { timeout_secs } => {
                 u64::from(*timeout_secs).saturating_mul(1000).saturating_add(self.slack_ms)
             }
-            Change::ConfigSet(_) | Change::Start | Change::Stop => self.task_ms,
+            Change::ConfigSet(_) | Change::Start | Change::Stop | Change::DiskGrow(_) => self.task_ms,
+            Change::SnapshotCreate(_) | Change::SnapshotDelete(_) | Change::SnapshotRollback(_) | Change::Migrate(_) | Change::Clone(_) => {
+                self.copy_ms
+            }
         };
         ms.min(self.task_ms_max)
     }
@@ -111,7 +117,16 @@ impl Patience {
     pub(super) fn promise_timeout_ms(&self, change: &Change) -> u64 {
         match change {
             Change::Reboot { .. } => self.reboot_ms.min(self.reboot_ms_max),
-            Change::ConfigSet(_) | Change::Start | Change::Shutdown { .. } | Change::Stop => self.verify_ms,
+            Change::ConfigSet(_)
+            | Change::Start
+            | Change::Shutdown { .. }
+            | Change::Stop
+            | Change::SnapshotCreate(_)
+            | Change::SnapshotDelete(_)
+            | Change::SnapshotRollback(_)
+            | Change::DiskGrow(_)
+            | Change::Migrate(_)
+            | Change::Clone(_) => self.verify_ms,
         }
     }
 

@@ -8,12 +8,14 @@
 //! A guest that has moved is followed once and checked again from the start. What cannot be read after a few attempts leads to a refusal.
 //! Reads are repeated because reading twice is harmless, and one lost response is no reason to give up the slot on the node.
 
-use converger_core::apply::check::{self, SendDecision};
+use converger_core::action::Change;
+use converger_core::apply::check::{self, PreSendReadings, SendDecision};
 use converger_core::apply::{
-    ConfigRevision, DependencyCheck, EnvFault, EnvFaultKind, EnvRequest, EnvResponse, Evidence, Findings, GuestAddress, LiveConfig,
-    LiveStatus, Outcome,
+    ConfigRevision, DependencyCheck, EnvFault, EnvFaultKind, EnvRequest, EnvResponse, Evidence, Findings, GuestAddress, IdState,
+    LiveConfig, LiveStatus, Outcome,
 };
 use converger_core::failure::FailureCode;
+use converger_core::observe::SnapshotTree;
 use converger_core::refusal::Refusal;
 
 use super::patience::next_wait_ms;
@@ -49,6 +51,17 @@ enum PreSendReading {
     Status,
     Location,
     Config(Box<LiveStatus>),
+    /// The snapshots that the change depends on.
+    Snapshots(Box<GuestReadings>),
+    /// Whether the id of the new guest is free.
+    NewId(Box<GuestReadings>),
+}
+
+/// What was read of the guest so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct GuestReadings {
+    live: LiveStatus,
+    config: LiveConfig,
 }
 
 impl PreSendCheck {
@@ -81,6 +94,8 @@ impl OperationState {
             }
             PreSendReading::Location => EnvRequest::Locate(self.address.vmid),
             PreSendReading::Config(_) => EnvRequest::Config(self.address.clone()),
+            PreSendReading::Snapshots(_) => EnvRequest::Snapshots(self.address.clone()),
+            PreSendReading::NewId(_) => EnvRequest::IdState(self.operation.guest.vmid),
         };
         self.stage = OperationStage::Checking(checking);
         Some(OperationCommand::Request(request))
@@ -92,16 +107,24 @@ impl OperationState {
 
     pub(super) fn handle_check_response(&mut self, checking: PreSendCheck, answer: EnvResponse, now_ms: u64) -> Option<OperationCommand> {
         match (&checking.reading, answer) {
-            (PreSendReading::Cluster, EnvResponse::Cluster(membership)) => match check::check_cluster(&membership, &self.address.node) {
-                Some(refusal) => self.refuse(&refusal, now_ms),
-                None => self.request_check_reading(PreSendCheck::for_reading(PreSendReading::Dependency(0))),
-            },
+            (PreSendReading::Cluster, EnvResponse::Cluster(membership)) => {
+                match check::check_cluster(&membership, &self.address.node, &self.operation.step.change) {
+                    Some(refusal) => self.refuse(&refusal, now_ms),
+                    None => self.request_check_reading(PreSendCheck::for_reading(PreSendReading::Dependency(0))),
+                }
+            }
             (PreSendReading::Dependency(number), EnvResponse::Status(live)) => self.check_dependency(*number, &live, now_ms),
             (PreSendReading::Status, EnvResponse::Status(live)) => {
                 self.request_check_reading(PreSendCheck::for_reading(PreSendReading::Config(Box::new(live))))
             }
-            (PreSendReading::Config(live), EnvResponse::Config(config)) => self.judge_readiness(live, &config, now_ms),
-            (PreSendReading::Status | PreSendReading::Config(_), EnvResponse::GuestNotFound(_)) => {
+            (PreSendReading::Config(live), EnvResponse::Config(config)) => self.read_second_objects(live, *config, now_ms),
+            (PreSendReading::Snapshots(readings), EnvResponse::Snapshots(tree)) => {
+                self.judge_readiness(&readings.live, &readings.config, Some(&tree), None, now_ms)
+            }
+            (PreSendReading::NewId(readings), EnvResponse::IdState(state)) => {
+                self.judge_readiness(&readings.live, &readings.config, None, Some(state), now_ms)
+            }
+            (PreSendReading::Status | PreSendReading::Config(_) | PreSendReading::Snapshots(_), EnvResponse::GuestNotFound(_)) => {
                 self.request_check_reading(PreSendCheck::for_reading(PreSendReading::Location))
             }
             (PreSendReading::Location, EnvResponse::Located(found)) => self.follow_moved_guest(found, now_ms),
@@ -120,11 +143,31 @@ impl OperationState {
         }
     }
 
-    fn judge_readiness(&mut self, live: &LiveStatus, config: &LiveConfig, now_ms: u64) -> Option<OperationCommand> {
+    /// Reads what the change depends on beyond the guest itself, last: it must be the freshest.
+    fn read_second_objects(&mut self, live: &LiveStatus, config: LiveConfig, now_ms: u64) -> Option<OperationCommand> {
+        let change = &self.operation.step.change;
+        let readings = |config| Box::new(GuestReadings { live: live.clone(), config });
+        let reading = match change {
+            Change::Clone(_) => PreSendReading::NewId(readings(config)),
+            _ if check::needs_snapshots(change) => PreSendReading::Snapshots(readings(config)),
+            _ => return self.judge_readiness(live, &config, None, None, now_ms),
+        };
+        self.request_check_reading(PreSendCheck::for_reading(reading))
+    }
+
+    fn judge_readiness(
+        &mut self,
+        live: &LiveStatus,
+        config: &LiveConfig,
+        snapshots: Option<&SnapshotTree>,
+        new_id: Option<IdState>,
+        now_ms: u64,
+    ) -> Option<OperationCommand> {
         // INVARIANT: a recovered operation has no context and starts with verification, so it never gets here. If it did, it would be
         // read and not sent.
         let Some(context) = &self.context else { return self.verify_after_lost_response(response_fault(&EnvResponse::Located(None))) };
-        match check::decide_send(&self.operation, context, live, config) {
+        let readings = PreSendReadings { address: &self.address, live, config, snapshots, new_id };
+        match check::decide_send(&self.operation, context, readings) {
             SendDecision::Send => {
                 self.request_mark(Box::new(ReadyChange { uptime_secs: live.uptime_secs, revision: config.revision.clone() }))
             }
@@ -192,9 +235,12 @@ impl OperationState {
             PreSendReading::Dependency(number) => {
                 self.dependency(*number).map_or_else(|| check::unreadable_refusal(&cause), DependencyCheck::unread_refusal)
             }
-            PreSendReading::Cluster | PreSendReading::Status | PreSendReading::Location | PreSendReading::Config(_) => {
-                check::unreadable_refusal(&cause)
-            }
+            PreSendReading::Cluster
+            | PreSendReading::Status
+            | PreSendReading::Location
+            | PreSendReading::Config(_)
+            | PreSendReading::Snapshots(_)
+            | PreSendReading::NewId(_) => check::unreadable_refusal(&cause),
         };
         let observed = Evidence::default().with("said", &*cause.text);
         self.record_end(Outcome::from_refusal(&refusal).with_observed(observed), now_ms)

@@ -17,7 +17,7 @@ use converger_core::apply::{
 };
 use converger_core::failure::FailureCode;
 use converger_core::guest::RunState;
-use converger_core::observe::ObservedStatus;
+use converger_core::observe::{ObservedStatus, SnapshotTree};
 use converger_core::plan::StepReason;
 use converger_core::timestamp;
 
@@ -53,6 +53,8 @@ pub(super) struct Verification {
     cause: VerificationCause,
     reading: VerificationReading,
     live: Option<Box<LiveStatus>>,
+    /// The config, if snapshots are read after it.
+    config: Option<Box<LiveConfig>>,
     other_tasks: OtherTasks,
     /// Set if the guest is down after its reboot, while its start task is searched.
     down: Option<Box<Down>>,
@@ -90,6 +92,7 @@ enum VerificationReading {
     Tasks,
     Status,
     Config,
+    Snapshots,
     Location,
     /// The start tasks of a guest that is down after its reboot.
     Starts,
@@ -127,11 +130,12 @@ impl Verification {
 
 impl OperationState {
     pub(super) fn start_verification(&mut self, why: VerificationCause) -> Option<OperationCommand> {
-        let (read, live, others, waiting) = (VerificationReading::Status, None, OtherTasks::None, true);
+        let (read, others, waiting) = (VerificationReading::Status, OtherTasks::None, true);
         self.restart_verification(Verification {
             cause: why,
             reading: read,
-            live,
+            live: None,
+            config: None,
             other_tasks: others,
             down: None,
             waited_ms: 0,
@@ -143,12 +147,13 @@ impl OperationState {
 
     /// Restarts with the first reading: readings from before a wait are old.
     pub(super) fn restart_verification(&mut self, verification: Verification) -> Option<OperationCommand> {
-        let has_tasks = self.operation.step.change.resulting_state().is_some();
+        let has_tasks = !matches!(self.operation.step.change, Change::ConfigSet(_));
         let read = match verification.cause {
             VerificationCause::Unknown { .. } if has_tasks => VerificationReading::Tasks,
             _ => self.first_reading(),
         };
-        self.request_verification_reading(Verification { reading: read, live: None, down: None, waiting: false, ..verification })
+        let waiting = false;
+        self.request_verification_reading(Verification { reading: read, live: None, config: None, down: None, waiting, ..verification })
     }
 
     fn first_reading(&self) -> VerificationReading {
@@ -169,8 +174,9 @@ impl OperationState {
                 // list with tasks that cannot be ours, and a full list proves nothing.
                 age_secs_max: self.task_age_secs_max(),
             },
-            VerificationReading::Status => EnvRequest::Status(self.address.clone()),
-            VerificationReading::Config => EnvRequest::Config(self.address.clone()),
+            VerificationReading::Status => EnvRequest::Status(self.result_address()),
+            VerificationReading::Config => EnvRequest::Config(self.result_address()),
+            VerificationReading::Snapshots => EnvRequest::Snapshots(self.address.clone()),
             VerificationReading::Location => EnvRequest::Locate(self.address.vmid),
             VerificationReading::Starts => EnvRequest::Tasks {
                 address: self.address.clone(),
@@ -204,9 +210,26 @@ impl OperationState {
             }
             (VerificationReading::Status, EnvResponse::Status(live)) => {
                 let verification = Verification { live: Some(Box::new(live)), ..verification };
-                self.judge_outcome(verification, None, now_ms)
+                self.judge_outcome(verification, None, None, now_ms)
             }
-            (VerificationReading::Config, EnvResponse::Config(config)) => self.judge_outcome(verification, Some(&config), now_ms),
+            (VerificationReading::Config, EnvResponse::Config(config)) if promise::required_reads(&self.operation).snapshots => self
+                .request_verification_reading(Verification {
+                    reading: VerificationReading::Snapshots,
+                    config: Some(config),
+                    ..verification
+                }),
+            (VerificationReading::Config, EnvResponse::Config(config)) => self.judge_outcome(verification, Some(&config), None, now_ms),
+            (VerificationReading::Snapshots, EnvResponse::Snapshots(tree)) => {
+                let config = verification.config.clone();
+                self.judge_outcome(verification, config.as_deref(), Some(&tree), now_ms)
+            }
+            // A guest that is not there was not made, or not yet.
+            (VerificationReading::Config, EnvResponse::GuestNotFound(cause)) if self.makes_guest() => {
+                self.handle_promise_not_kept(verification, cause.add_to_evidence(Evidence::default()), now_ms)
+            }
+            (VerificationReading::Snapshots, EnvResponse::GuestNotFound(_)) => {
+                self.request_verification_reading(Verification { reading: VerificationReading::Location, ..verification })
+            }
             (VerificationReading::Status | VerificationReading::Config, EnvResponse::GuestNotFound(_)) => {
                 self.request_verification_reading(Verification { reading: VerificationReading::Location, ..verification })
             }
@@ -299,7 +322,22 @@ impl OperationState {
         if others.iter().any(|seen| seen.ended_age_secs.is_none()) { OtherTasks::Running(ids) } else { OtherTasks::Ended(ids) }
     }
 
-    fn judge_outcome(&mut self, verification: Verification, config: Option<&LiveConfig>, now_ms: u64) -> Option<OperationCommand> {
+    /// Where the result of the change is read: the new guest of a clone, otherwise the guest itself.
+    fn result_address(&self) -> GuestAddress {
+        if self.makes_guest() { self.operation.guest.address() } else { self.address.clone() }
+    }
+
+    fn makes_guest(&self) -> bool {
+        matches!(self.operation.step.change, Change::Clone(_))
+    }
+
+    fn judge_outcome(
+        &mut self,
+        verification: Verification,
+        config: Option<&LiveConfig>,
+        snapshots: Option<&SnapshotTree>,
+        now_ms: u64,
+    ) -> Option<OperationCommand> {
         if let Some(found) = config.filter(|config| self.operation.guest.identity.as_ref().is_some_and(|own| *own != config.identity)) {
             let marks = found.identity.marks().into_iter().filter_map(|(name, mark)| Some(format!("{name}: {}", mark?).into()));
             let evidence = self.evidence.clone().with("other_guest", Fact::Words(marks.collect()));
@@ -309,6 +347,8 @@ impl OperationState {
         let after = PostChangeReading {
             live: verification.live.as_deref(),
             config,
+            snapshots,
+            node: Some(&self.address.node),
             uptime_before_secs: self.uptime_before_secs,
             elapsed_secs: self.waited_ms / 1000,
             recorded_uptime_secs: self.recorded_uptime_secs,
@@ -333,6 +373,8 @@ impl OperationState {
         let evidence = match why {
             VerificationCause::Sent | VerificationCause::TaskEnded { warnings: 0, .. } => evidence,
             VerificationCause::TaskEnded { warnings, .. } => evidence.with("warnings", u64::from(*warnings)),
+            // The guest may be another one that took the id: a person must compare them.
+            VerificationCause::TaskFailed { .. } if self.makes_guest() => return self.hold_unclear(why, observed, now_ms),
             VerificationCause::TaskFailed { cause, .. } => evidence.with("task_error", &*cause.text),
             VerificationCause::TaskLost(_) | VerificationCause::Unknown { .. } if !is_idempotent => {
                 return self.hold_unclear(why, observed, now_ms);
@@ -367,10 +409,10 @@ impl OperationState {
                 None if verification.other_tasks != OtherTasks::None => {
                     self.hold_for_other_tasks(&verification.other_tasks, observed, now_ms)
                 }
-                None if promise::is_idempotent(change) && self.late_arrival_left_ms(now_ms) > 0 => {
+                None if promise::is_absence_shown(change) && self.late_arrival_left_ms(now_ms) > 0 => {
                     self.hold_for_late_arrival(evidence, observed, now_ms)
                 }
-                None if promise::is_idempotent(change) => {
+                None if promise::is_absence_shown(change) => {
                     self.record_end(Outcome::new_failed(FailureCode::NotCarriedOut, Findings { evidence, observed }), now_ms)
                 }
                 None => self.hold_unclear(&verification.cause, observed, now_ms),
@@ -502,6 +544,7 @@ impl OperationState {
         let evidence = self.with_task(self.evidence.clone());
         let (code, evidence) = match why {
             VerificationCause::TaskLost(cause) => (FailureCode::TaskLost, cause.add_to_evidence(evidence)),
+            VerificationCause::TaskFailed { cause, .. } => (FailureCode::OutcomeUnclear, cause.add_to_evidence(evidence)),
             _ => (FailureCode::OutcomeUnclear, evidence),
         };
         self.record_end(Outcome::new_held(code, release, Findings { evidence, observed }), now_ms)

@@ -16,6 +16,7 @@ fn test_vmid(number: u32) -> Vmid {
 /// A step with the id `<run>-<vmid>-<number>`.
 fn schedule_item(run: &str, guest: u32, number: u32) -> ScheduleItem {
     ScheduleItem {
+        second: None,
         id: OperationId::new(&format!("{run}-{guest}-{number}")).expect("an id"),
         run: RunId::new(run).expect("an id"),
         vmid: test_vmid(guest),

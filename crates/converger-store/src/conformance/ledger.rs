@@ -46,7 +46,8 @@ fn one_entry_per_decision<S: StoreFixture>(fixture: &mut S) -> StoryResult {
     let (end_record, run) = (sample.end_record(&operation, OperationEnd::Held), sample.run());
     let hold = Hold { environment: environment.clone(), vmid, by: "ann".into(), reason: "a disk".into(), at_ms: 5 };
     let freeze = Freeze { environment: environment.clone(), by: "ann".into(), reason: "audit".into(), at_ms: 6 };
-    let plan = LedgerEntry::PlanMade { run: run.id.clone(), plan: run.plan, judgement: Digest::of_bytes(b"x"), at_ms: 2 };
+    let plan =
+        LedgerEntry::PlanMade { run: run.id.clone(), plan: run.plan, proposal: run.plan, judgement: Digest::of_bytes(b"x"), at_ms: 2 };
     let records = [sample.intent_record(&operation), sample.sending_record(&operation), sample.task_record(&operation), end_record];
     let (release, thaw) = ((environment.clone(), "bob", 7), (environment, "bob", 8));
     expect_written(&store, "a run", sample.start_write().with(StoreWrite::blob(b"{}".to_vec())).with(StoreWrite::decision(plan.clone())))?;
@@ -230,7 +231,13 @@ fn prune_is_recorded<S: StoreFixture>(fixture: &mut S) -> StoryResult {
 fn decisions_without_table<S: StoreFixture>(fixture: &mut S) -> StoryResult {
     let (store, sample) = (fixture.new_store(), OperationSample::new(42));
     let plan_write = |run: RunId| {
-        StoreWrite::decision(LedgerEntry::PlanMade { run, plan: sample.run().plan, judgement: Digest::of_bytes(b"x"), at_ms: 2 })
+        StoreWrite::decision(LedgerEntry::PlanMade {
+            run,
+            plan: sample.run().plan,
+            proposal: sample.run().plan,
+            judgement: Digest::of_bytes(b"x"),
+            at_ms: 2,
+        })
     };
     let id = sample.run().id;
     expect_refused(&store, "a plan of an unknown run", plan_write(id.clone()), StoreRefusal::RunUnknown(id.clone()))?;
@@ -247,7 +254,7 @@ fn decisions_without_table<S: StoreFixture>(fixture: &mut S) -> StoryResult {
     expect_refused(&store, "an end without its run", StoreWrite::decision(end_entry), StoreRefusal::NotStandalone { kind: "run-ended" })?;
     let how = Slug::new("typed").ok_or("a word")?;
     let names = (0..60).map(|_| "\u{1}".repeat(4000).into()).collect();
-    let long = LedgerEntry::Approved { run: id.clone(), plan: sample.run().plan, by: "ann".into(), how, names, at_ms: 4 };
+    let long = LedgerEntry::Approved { run: id.clone(), proposal: sample.run().plan, by: "ann".into(), how, names, at_ms: 4 };
     expect_refused(&store, "an entry that is too long", StoreWrite::decision(long), StoreRefusal::EntryTooLong { kind: "approval" })?;
     let late = LedgerEntry::Key { verifier: "x".into(), at_ms: u64::MAX };
     expect_refused(&store, "a time that is too large", StoreWrite::decision(late), StoreRefusal::NotStorable)?;

@@ -59,7 +59,8 @@ pub(super) async fn apply(arguments: &ApplyArgs) -> Result<ExitStatus, CommandEr
     let environment = open(reader).await?;
     stop::listen_once_observed(&environment, &display, arguments.timeout);
     let request = RunRequest {
-        desired,
+        intent: desired.into(),
+        key: None,
         expected,
         narrowed: if arguments.filter.only.is_empty() { GuestOmission::Forbidden } else { GuestOmission::Allowed },
         refused: if arguments.partial { RefusedGuestPolicy::LeaveOut } else { RefusedGuestPolicy::StopRun },

@@ -84,7 +84,7 @@ pub(super) async fn plan(source: &DesiredArgs, choice: &GuestFilterArgs, config:
     let config = source.observation.config.as_deref();
     require_source(&reader, &from, config)?;
     let waiting = replay_spinner(&source.observation);
-    let planned = reader.plan(desired, &from).await;
+    let planned = reader.plan(desired.into(), &from).await;
     drop(waiting);
     let planned = planned.map_err(|error| observe_error(error, config))?;
     if let (ObservationSource::Live, Some(fault)) = (&from, find_state_fault(reader.config())) {

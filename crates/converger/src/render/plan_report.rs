@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use converger_core::action::{Change, ChangeClass, Impact, Risk};
+use converger_core::action::{Change, ChangeClass, ExistingSnapshot, Impact, Risk};
 use converger_core::audit::{self, AuditConclusion, PlanSummary};
 use converger_core::desired::{DesiredGuest, RestartPolicy};
 use converger_core::observe::PendingChange;
@@ -12,6 +12,7 @@ use converger_core::plan::{Plan, Step};
 use converger_core::policy::Limits;
 use converger_core::refusal::Refusal;
 use converger_core::safety::{Judged, JudgedVerdict};
+use converger_core::timestamp;
 
 use super::field_change::render_field_change;
 use super::{
@@ -196,12 +197,56 @@ fn render_step(step: &Step, options: ReportOptions) -> String {
             let _ = writeln!(text, "      {}", apply_style(DIM, "at once, as if power were cut"));
         }
         Change::Start => {}
+        change => text.extend(describe_requested(change).map(|line| format!("      {line}\n"))),
     }
     if !step.wait.is_empty() {
         let ids: Vec<String> = step.wait.iter().map(ToString::to_string).collect();
         let _ = writeln!(text, "      {}", apply_style(DIM, format!("after the power step of {}", ids.join(", "))));
     }
     text
+}
+
+/// What a requested change does, in one line each. Names of snapshots and volumes are text of others.
+fn describe_requested(change: &Change) -> impl Iterator<Item = String> {
+    let lines: Vec<String> = match change {
+        Change::SnapshotCreate(new) => {
+            let ram = if new.ram { "with memory" } else { "without memory" };
+            let mut lines = vec![format!("snapshot {} {ram}", new.name.as_str())];
+            lines.extend(new.description.as_deref().map(|text| format!("description {}", quote_untrusted(text))));
+            lines
+        }
+        Change::SnapshotDelete(snapshot) => vec![describe_snapshot(snapshot)],
+        Change::SnapshotRollback(rollback) => {
+            let volumes = rollback.volumes.iter().map(|volume| format!("replaces {}", quote_untrusted(volume)));
+            let after = format!("the guest is {} afterwards; everything since the snapshot is lost", rollback.state.word());
+            [describe_snapshot(&rollback.snapshot), after].into_iter().chain(volumes).collect()
+        }
+        Change::DiskGrow(growth) => {
+            let (disk, volume) = (growth.disk.as_str(), quote_untrusted(&growth.volume));
+            vec![format!("{disk} from {} to {}, volume {volume}; a disk cannot shrink again", growth.before, growth.after)]
+        }
+        Change::Migrate(migration) => {
+            let (from, to, mode) = (migration.from.as_str(), migration.to.as_str(), migration.mode.word());
+            let storage = migration.storage.as_ref().map(|storage| format!(" to storage {}", storage.as_str())).unwrap_or_default();
+            let copied = migration.volumes.iter().map(|volume| format!("copies {}{storage}", quote_untrusted(volume)));
+            std::iter::once(format!("from {from} to {to}, {mode}")).chain(copied).collect()
+        }
+        Change::Clone(clone) => {
+            let source = &clone.source;
+            let what = if source.template { "template" } else { "guest" };
+            let from = format!("from {what} {} {}, {} disks", source.vmid, quote_untrusted(&source.name), clone.disks.word());
+            let storage = clone.storage.as_ref().map(|storage| format!(", storage {}", storage.as_str())).unwrap_or_default();
+            let pool = clone.pool.as_ref().map(|pool| format!(", pool {pool}")).unwrap_or_default();
+            vec![from, format!("on node {}{storage}{pool}", clone.node.as_str())]
+        }
+        Change::ConfigSet(_) | Change::Start | Change::Shutdown { .. } | Change::Stop | Change::Reboot { .. } => Vec::new(),
+    };
+    lines.into_iter().map(|line| apply_style(DIM, line).to_string())
+}
+
+fn describe_snapshot(snapshot: &ExistingSnapshot) -> String {
+    let ram = if snapshot.ram { ", with memory" } else { "" };
+    format!("snapshot {} of {}{ram}", snapshot.name.as_str(), timestamp::format_timestamp(snapshot.made_at))
 }
 
 fn render_annotation(step: &Step, verbosity: Verbosity) -> String {

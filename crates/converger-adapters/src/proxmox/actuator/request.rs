@@ -1,6 +1,6 @@
 //! Maps each request to its command. A request that cannot be encoded is answered here, and nothing is sent.
 
-use converger_core::action::{Change, FieldChange};
+use converger_core::action::{Change, DiskGrowth, FieldChange, NewSnapshot};
 use converger_core::apply::{ConfigRevision, EnvFault, EnvFaultKind, EnvRequest, EnvResponse, GuestAddress, SendResult, TaskId};
 use converger_core::guest::GuestKind;
 
@@ -17,6 +17,8 @@ pub fn command_for(request: &EnvRequest) -> Result<ProxmoxCommand, Box<EnvRespon
         EnvRequest::Status(address) => Ok(ProxmoxCommand::Read(ProxmoxRead::GuestStatus(guest_path(address)))),
         // `/pending` and not `/config`: it returns the values in effect and the pending ones, as of one moment.
         EnvRequest::Config(address) => Ok(ProxmoxCommand::Read(ProxmoxRead::GuestPending(guest_path(address)))),
+        EnvRequest::Snapshots(address) => Ok(ProxmoxCommand::Read(ProxmoxRead::Snapshots(guest_path(address)))),
+        EnvRequest::IdState(vmid) => Ok(ProxmoxCommand::Read(ProxmoxRead::NextId(*vmid))),
         EnvRequest::Locate(_) => Ok(ProxmoxCommand::Read(ProxmoxRead::Resources)),
         EnvRequest::Send { address, change, revision } => write_command(address, change, revision.as_ref()).map(ProxmoxCommand::Write),
         EnvRequest::Task(task) => task_status_read(task).map(ProxmoxCommand::Read),
@@ -56,7 +58,21 @@ fn write_command(address: &GuestAddress, change: &Change, revision: Option<&Conf
             Err(unsupported_response("reboot-kills", "rebooting a container through Proxmox ends it by force after the timeout"))
         }
         Change::ConfigSet(fields) => config_set_command(guest, fields, revision).map(ProxmoxWrite::ConfigSet),
+        Change::SnapshotCreate(snapshot) => Ok(ProxmoxWrite::SnapshotCreate { guest, snapshot: NewSnapshot::clone(snapshot) }),
+        Change::SnapshotDelete(snapshot) => Ok(ProxmoxWrite::SnapshotDelete { guest, name: snapshot.name.clone() }),
+        Change::SnapshotRollback(rollback) => Ok(ProxmoxWrite::SnapshotRollback { guest, name: rollback.snapshot.name.clone() }),
+        Change::DiskGrow(growth) => grow_command(guest, growth, revision),
+        Change::Migrate(migration) => Ok(ProxmoxWrite::Migrate { guest, migration: migration.clone() }),
+        Change::Clone(clone) => Ok(ProxmoxWrite::Clone { guest, clone: clone.clone() }),
     }
+}
+
+/// The growth is bound to the config that was checked, so that a disk that was swapped meanwhile is not grown (S7).
+fn grow_command(guest: GuestPath, growth: &DiskGrowth, revision: Option<&ConfigRevision>) -> Result<ProxmoxWrite, Box<EnvResponse>> {
+    let Some(basis) = revision.and_then(revision::parse_basis) else {
+        return Err(unsupported_response("no-digest", "there is no digest to bind the change to"));
+    };
+    Ok(ProxmoxWrite::Grow { guest, disk: growth.disk.clone(), size: growth.after, digest: basis.digest().clone() })
 }
 
 fn config_set_command(guest: GuestPath, fields: &[FieldChange], revision: Option<&ConfigRevision>) -> Result<ConfigSet, Box<EnvResponse>> {

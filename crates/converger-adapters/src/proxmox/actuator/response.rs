@@ -3,16 +3,16 @@
 
 use converger_core::action::Change;
 use converger_core::apply::{
-    ClusterMembership, EnvFault, EnvFaultKind, EnvRequest, EnvResponse, GuestAddress, LiveConfig, LiveStatus, ObservedTask, SendResult,
-    TaskId, TaskState,
+    ClusterMembership, EnvFault, EnvFaultKind, EnvRequest, EnvResponse, GuestAddress, IdState, LiveConfig, LiveStatus, ObservedTask,
+    SendResult, TaskId, TaskState,
 };
 use converger_core::guest::{GuestKind, Vmid};
 use converger_core::observe::{HaState, ObservedStatus};
 
 use super::{CallerIdentity, revision};
 use crate::proxmox::codec::{
-    self, AcceptedChange, ClusterStatus, Delivery, GuestConfig, GuestStatus, ListedTask, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure,
-    ProxmoxRead, ResourceList, Upid,
+    self, AcceptedChange, ClusterStatus, Delivery, GuestConfig, GuestStatus, IdAvailability, ListedTask, ProxmoxCommand, ProxmoxEvent,
+    ProxmoxFailure, ProxmoxRead, ResourceList, Upid,
 };
 use crate::proxmox::observe::{UnknownReason, fallback_name};
 
@@ -34,7 +34,9 @@ pub fn interpret_response(
     match (request, result) {
         (EnvRequest::Tasks { .. }, Ok(_)) if is_unheard => unread_response(UnknownReason::NotProven, "the clock of the node was not read"),
         (EnvRequest::Send { address, change, .. }, result) => EnvResponse::Sent(send_result(caller, address, change, result)),
-        (EnvRequest::Status(_) | EnvRequest::Config(_), Err(failure)) if failure.cause == codec::FailureCause::NoSuchGuest => {
+        (EnvRequest::Status(_) | EnvRequest::Config(_) | EnvRequest::Snapshots(_), Err(failure))
+            if failure.cause == codec::FailureCause::NoSuchGuest =>
+        {
             EnvResponse::GuestNotFound(env_fault(&failure))
         }
         (EnvRequest::Task(_), Err(failure)) if failure.cause == codec::FailureCause::NoSuchTask => {
@@ -44,6 +46,11 @@ pub fn interpret_response(
         (EnvRequest::Cluster, Ok(ProxmoxEvent::Cluster(cluster))) => cluster_response(caller, cluster),
         (EnvRequest::Status(_), Ok(ProxmoxEvent::GuestStatus(status))) => EnvResponse::Status(live_status(status)),
         (EnvRequest::Config(address), Ok(ProxmoxEvent::Config(config))) => config_response(address, *config),
+        (EnvRequest::Snapshots(_), Ok(ProxmoxEvent::Snapshots(listed))) => EnvResponse::Snapshots(listed.tree),
+        (EnvRequest::IdState(_), Ok(ProxmoxEvent::NextId(found))) => EnvResponse::IdState(match found {
+            IdAvailability::Free => IdState::Free,
+            IdAvailability::Taken => IdState::Taken,
+        }),
         (EnvRequest::Locate(vmid), Ok(ProxmoxEvent::Resources(list))) => location_response(*vmid, &list),
         (EnvRequest::Task(task), Ok(ProxmoxEvent::Task(state))) => EnvResponse::Task(convert_task_state(state, task_age_secs(task, time))),
         (EnvRequest::Tasks { address, change, age_secs_max }, Ok(ProxmoxEvent::Tasks(tasks))) => match age_tasks(&tasks, time) {
@@ -127,6 +134,12 @@ fn config_response(address: &GuestAddress, config: GuestConfig) -> EnvResponse {
         return unread_response(UnknownReason::Malformed, "the response has no digest");
     }
     let revision = revision::revision_of(&config);
+    let digest = config.digest.as_ref().map(|digest| digest.as_str().into());
+    let disks = match config.hardware {
+        Ok(hardware) => hardware.disks,
+        // A disk that is not understood hides only disks: other changes do not depend on them, and one that does finds none.
+        Err(_) => Box::default(),
+    };
     let values = match config.config {
         Ok(values) => values,
         Err(key) => {
@@ -146,6 +159,8 @@ fn config_response(address: &GuestAddress, config: GuestConfig) -> EnvResponse {
         lock: config.lock,
         template: config.template,
         protection: config.protection,
+        disks,
+        digest,
         revision,
     }))
 }
@@ -178,7 +193,7 @@ fn send_result(
                 }
             }
         }
-        Ok(ProxmoxEvent::Accepted(AcceptedChange::Done)) if worker_types(address.kind, change).is_empty() => SendResult::Done,
+        Ok(ProxmoxEvent::Accepted(AcceptedChange::Done)) if may_answer_directly(address.kind, change) => SendResult::Done,
         Ok(ProxmoxEvent::Accepted(AcceptedChange::Done)) => unclear_send_result("no-task", "the response names no task"),
         Ok(other) => unclear_send_result("malformed", &other.unexpected_failure().to_string()),
         Err(failure) => match failure.delivery {
@@ -187,6 +202,11 @@ fn send_result(
             Delivery::MayHaveRun => SendResult::MaybeExecuted(env_fault(&failure)),
         },
     }
+}
+
+/// Whether a change can be complete with its response. In version 7, growing a disk of a virtual machine is.
+fn may_answer_directly(kind: GuestKind, change: &Change) -> bool {
+    worker_types(kind, change).is_empty() || (kind == GuestKind::Qemu && matches!(change, Change::DiskGrow(_)))
 }
 
 fn unclear_send_result(code: &str, text: &str) -> SendResult {
@@ -217,6 +237,17 @@ fn worker_types(kind: GuestKind, change: &Change) -> &'static [&'static str] {
         (GuestKind::Lxc, Change::Start) => &["vzstart", "hastart"],
         (GuestKind::Lxc, Change::Shutdown { .. }) => &["vzshutdown", "hastop"],
         (GuestKind::Lxc, Change::Stop) => &["vzstop", "hastop"],
+        (GuestKind::Qemu, Change::SnapshotCreate(_)) => &["qmsnapshot"],
+        (GuestKind::Qemu, Change::SnapshotDelete(_)) => &["qmdelsnapshot"],
+        (GuestKind::Qemu, Change::SnapshotRollback(_)) => &["qmrollback"],
+        (GuestKind::Qemu, Change::Migrate(_)) => &["qmigrate"],
+        (GuestKind::Qemu, Change::Clone(_)) => &["qmclone"],
+        (GuestKind::Lxc, Change::SnapshotCreate(_)) => &["vzsnapshot"],
+        (GuestKind::Lxc, Change::SnapshotDelete(_)) => &["vzdelsnapshot"],
+        (GuestKind::Lxc, Change::SnapshotRollback(_)) => &["vzrollback"],
+        (GuestKind::Lxc, Change::Migrate(_)) => &["vzmigrate"],
+        (GuestKind::Lxc, Change::Clone(_)) => &["vzclone"],
+        (_, Change::DiskGrow(_)) => &["resize"],
         // A container is never rebooted through Proxmox; nothing is sent for it.
         (GuestKind::Lxc, Change::Reboot { .. }) | (_, Change::ConfigSet(_)) => &[],
     }

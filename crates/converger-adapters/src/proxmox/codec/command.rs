@@ -3,8 +3,8 @@
 //! Never sent: `skiplock`, `force`, `purge`, `overrule-shutdown`, relative sizes, and config keys that are not in the core's table of
 //! fields.
 
-use converger_core::action::FieldChange;
-use converger_core::guest::{GuestKind, GuestName, NodeName, RunState, Vmid};
+use converger_core::action::{ClonedDisks, FieldChange, GuestClone, Migration, MigrationMode, NewSnapshot};
+use converger_core::guest::{GuestKind, NodeName, Vmid};
 
 use super::field::{self, FieldWrite, UnwritableChange};
 use super::identifiers::{ConfigDigest, DiskKey, DiskSize, GuestPath, SnapshotName, StorageName, UserId};
@@ -106,8 +106,7 @@ pub enum ProxmoxWrite {
     ConfigSet(ConfigSet),
     SnapshotCreate {
         guest: GuestPath,
-        name: SnapshotName,
-        description: Box<str>,
+        snapshot: NewSnapshot,
     },
     SnapshotDelete {
         guest: GuestPath,
@@ -118,17 +117,13 @@ pub enum ProxmoxWrite {
         name: SnapshotName,
     },
     Clone {
+        /// The source.
         guest: GuestPath,
-        to: Vmid,
-        name: GuestName,
-        target: Option<NodeName>,
-        disks: CloneDisks,
+        clone: Box<GuestClone>,
     },
     Migrate {
-        node: NodeName,
-        vmid: Vmid,
-        target: NodeName,
-        mode: MigrationMode,
+        guest: GuestPath,
+        migration: Box<Migration>,
     },
     /// To an absolute size, which must be larger than the current one.
     Grow {
@@ -137,54 +132,10 @@ pub enum ProxmoxWrite {
         size: DiskSize,
         digest: ConfigDigest,
     },
-    /// With all its own disks. Proxmox rejects it for a locked, protected or running guest.
-    Delete(GuestPath),
 }
 
-/// The disks of a clone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CloneDisks {
-    /// They share the disks of the template.
-    Linked,
-    /// They are copied, to the storage of the originals or to another one.
-    Full(Option<StorageName>),
-}
-
-/// How a guest is migrated. A container cannot be migrated while it runs, and is restarted instead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MigrationMode {
-    /// A stopped virtual machine, which stays stopped.
-    QemuOffline,
-    /// A running virtual machine, which keeps running.
-    QemuLive,
-    /// A stopped container, which stays stopped.
-    LxcOffline,
-    /// A running container, which is stopped and started again.
-    LxcRestart {
-        /// Timeout of the stop.
-        timeout_secs: u32,
-    },
-}
-
-impl MigrationMode {
-    /// The run-state before and after the migration.
-    #[must_use]
-    pub fn required_state(self) -> RunState {
-        match self {
-            Self::QemuOffline | Self::LxcOffline => RunState::Stopped,
-            Self::QemuLive | Self::LxcRestart { .. } => RunState::Running,
-        }
-    }
-
-    /// The kind of guest for this mode.
-    #[must_use]
-    pub fn kind(self) -> GuestKind {
-        match self {
-            Self::QemuOffline | Self::QemuLive => GuestKind::Qemu,
-            Self::LxcOffline | Self::LxcRestart { .. } => GuestKind::Lxc,
-        }
-    }
-}
+/// How long a container may take to shut down before it is moved. Proxmox then kills it; a container that needs longer is moved offline.
+const RESTART_TIMEOUT_SECS: u32 = 180;
 
 /// A write of config keys, bound to the config that it was planned on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -302,31 +253,24 @@ fn encode_write(write: &ProxmoxWrite) -> HttpRequest {
             guest_request(HttpMethod::Post, &write.guest(), &["status", "reboot"], none.with("timeout", timeout_secs))
         }
         ProxmoxWrite::ConfigSet(set) => encode_config(set),
-        ProxmoxWrite::SnapshotCreate { guest, name, description } => {
-            let parameters = none.with("snapname", name.as_str()).with("description", description);
+        ProxmoxWrite::SnapshotCreate { guest, snapshot } => {
+            let parameters = none.with("snapname", snapshot.name.as_str()).with_optional("description", snapshot.description.as_deref());
+            // Containers have no such parameter.
+            let parameters = if snapshot.ram { parameters.with("vmstate", 1) } else { parameters };
             guest_request(HttpMethod::Post, guest, &["snapshot"], parameters)
         }
         ProxmoxWrite::SnapshotDelete { guest, name } => guest_request(HttpMethod::Delete, guest, &["snapshot", name.as_str()], none),
         ProxmoxWrite::SnapshotRollback { guest, name } => {
             guest_request(HttpMethod::Post, guest, &["snapshot", name.as_str(), "rollback"], none)
         }
-        ProxmoxWrite::Clone { guest, to, name, target, disks } => {
-            guest_request(HttpMethod::Post, guest, &["clone"], clone_parameters(guest.kind, *to, name, target.as_ref(), disks))
-        }
-        ProxmoxWrite::Migrate { target, mode, .. } => {
-            let parameters = none.with("target", target.as_str());
-            let parameters = match mode {
-                MigrationMode::QemuOffline | MigrationMode::LxcOffline => parameters,
-                MigrationMode::QemuLive => parameters.with("online", 1),
-                MigrationMode::LxcRestart { timeout_secs } => parameters.with("restart", 1).with("timeout", timeout_secs),
-            };
-            guest_request(HttpMethod::Post, &write.guest(), &["migrate"], parameters)
+        ProxmoxWrite::Clone { guest, clone } => guest_request(HttpMethod::Post, guest, &["clone"], clone_parameters(guest, clone)),
+        ProxmoxWrite::Migrate { guest, migration } => {
+            guest_request(HttpMethod::Post, guest, &["migrate"], migration_parameters(guest.kind, migration))
         }
         ProxmoxWrite::Grow { guest, disk, size, digest } => {
             let parameters = none.with("disk", disk.as_str()).with("size", size).with("digest", digest.as_str());
             guest_request(HttpMethod::Put, guest, &["resize"], parameters)
         }
-        ProxmoxWrite::Delete(guest) => guest_request(HttpMethod::Delete, guest, &[], none.with("destroy-unreferenced-disks", 0)),
     }
 }
 
@@ -347,16 +291,36 @@ fn encode_config(set: &ConfigSet) -> HttpRequest {
 }
 
 /// A container's name is its `hostname`. Proxmox would silently ignore the wrong one of the two keys.
-fn clone_parameters(kind: GuestKind, to: Vmid, name: &GuestName, target: Option<&NodeName>, disks: &CloneDisks) -> FormParameters {
-    let key = match kind {
+fn clone_parameters(guest: &GuestPath, clone: &GuestClone) -> FormParameters {
+    let key = match guest.kind {
         GuestKind::Qemu => "name",
         GuestKind::Lxc => "hostname",
     };
-    let parameters =
-        FormParameters::empty().with("newid", to).with(key, name.as_str()).with_optional("target", target.map(NodeName::as_str));
-    match disks {
-        CloneDisks::Linked => parameters.with("full", 0),
-        CloneDisks::Full(storage) => parameters.with("full", 1).with_optional("storage", storage.as_ref().map(StorageName::as_str)),
+    // A target is accepted for shared storage only, and not needed on the same node.
+    let target = (clone.node != guest.node).then(|| clone.node.as_str());
+    let full = u32::from(clone.disks == ClonedDisks::Full);
+    FormParameters::empty()
+        .with("newid", clone.vmid)
+        .with(key, clone.name.as_str())
+        .with("full", full)
+        .with_optional("target", target)
+        .with_optional("pool", clone.pool.as_deref())
+        .with_optional("storage", clone.storage.as_ref().map(StorageName::as_str))
+}
+
+/// Local disks of a stopped guest are copied without being asked for; those of a running virtual machine only on request.
+fn migration_parameters(kind: GuestKind, migration: &Migration) -> FormParameters {
+    let storage = migration.storage.as_ref().map(StorageName::as_str);
+    let storage_key = match kind {
+        GuestKind::Qemu => "targetstorage",
+        GuestKind::Lxc => "target-storage",
+    };
+    let parameters = FormParameters::empty().with("target", migration.to.as_str()).with_optional(storage_key, storage);
+    match migration.mode {
+        MigrationMode::Offline => parameters,
+        MigrationMode::Online if migration.volumes.is_empty() => parameters.with("online", 1),
+        MigrationMode::Online => parameters.with("online", 1).with("with-local-disks", 1),
+        MigrationMode::Restart => parameters.with("restart", 1).with("timeout", RESTART_TIMEOUT_SECS),
     }
 }
 
@@ -416,15 +380,15 @@ impl ProxmoxWrite {
     #[must_use]
     pub fn guest(&self) -> GuestPath {
         match self {
-            Self::Start(guest) | Self::Stop(guest) | Self::Delete(guest) => guest.clone(),
+            Self::Start(guest) | Self::Stop(guest) => guest.clone(),
             Self::Shutdown { guest, .. }
             | Self::SnapshotCreate { guest, .. }
             | Self::SnapshotDelete { guest, .. }
             | Self::SnapshotRollback { guest, .. }
             | Self::Clone { guest, .. }
+            | Self::Migrate { guest, .. }
             | Self::Grow { guest, .. } => guest.clone(),
             Self::RebootQemu { node, vmid, .. } => GuestPath { node: node.clone(), kind: GuestKind::Qemu, vmid: *vmid },
-            Self::Migrate { node, vmid, mode, .. } => GuestPath { node: node.clone(), kind: mode.kind(), vmid: *vmid },
             Self::ConfigSet(set) => set.guest.clone(),
         }
     }

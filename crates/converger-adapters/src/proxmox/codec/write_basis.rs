@@ -90,7 +90,7 @@ impl WriteBasis {
         Some(text)
     }
 
-    pub(super) fn digest(&self) -> &ConfigDigest {
+    pub(in crate::proxmox) fn digest(&self) -> &ConfigDigest {
         &self.digest
     }
 

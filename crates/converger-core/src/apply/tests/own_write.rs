@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 
-use super::super::check::{SendDecision, decide_send};
+use super::super::check::{PreSendReadings, SendDecision, decide_send};
 use super::super::own_writes;
 use super::*;
 use crate::document::Notation;
@@ -118,10 +118,12 @@ fn g12_own_pending_writes_do_not_refuse_a_power_step() {
         lock: None,
         template: false,
         protection: false,
+        digest: None,
+        disks: Box::default(),
         revision: ConfigRevision::new("d1"),
     };
-    assert_eq!(decide_send(&operation, &context, &live, &config(4)), SendDecision::Send);
-    assert!(
-        matches!(decide_send(&operation, &context, &live, &config(8)), SendDecision::Refused(refusal) if refusal.code() == crate::refusal::RefusalCode::ConfigPending)
-    );
+    let address = operation.guest.address();
+    let decide = |config: &LiveConfig| decide_send(&operation, &context, PreSendReadings::new(&address, &live, config));
+    assert_eq!(decide(&config(4)), SendDecision::Send);
+    assert!(matches!(decide(&config(8)), SendDecision::Refused(refusal) if refusal.code() == crate::refusal::RefusalCode::ConfigPending));
 }

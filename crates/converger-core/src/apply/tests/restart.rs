@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::super::check::{SendDecision, decide_send};
+use super::super::check::{PreSendReadings, SendDecision, decide_send};
 use super::super::promise::{PostChangeReading, PromiseCheck, check_promise};
 use super::*;
 use crate::document::Notation;
@@ -69,6 +69,8 @@ fn live_config(cores: u32, waiting: Option<Option<u32>>) -> LiveConfig {
         lock: None,
         template: false,
         protection: false,
+        digest: None,
+        disks: Box::default(),
         revision: ConfigRevision::new("d1"),
     }
 }
@@ -84,7 +86,8 @@ fn decision_name(ready: &SendDecision) -> &'static str {
 
 #[track_caller]
 fn check_decision(operation: &(Operation, CheckContext), state: RunState, config: &LiveConfig, expected: &str) {
-    let found = decide_send(&operation.0, &operation.1, &live_status(state, 1000), config);
+    let (address, live) = (operation.0.guest.address(), live_status(state, 1000));
+    let found = decide_send(&operation.0, &operation.1, PreSendReadings::new(&address, &live, config));
     assert_eq!(decision_name(&found), expected, "{}: {:?}: {found:?}", operation.0.step.change.word(), config.pending);
 }
 

@@ -25,15 +25,15 @@ fn sample_entries() -> (IndexedEntries, Vec<Vec<u8>>) {
         age_secs_max: Admission::AGE_SECS_MAX,
     };
     let decision = Decision { inputs: inputs.clone(), plan, judgement };
-    let bundle = AdmissionBundle::new("ann", decision, admission, &[]).to_canonical_json().expect("serialises");
+    let bundle = AdmissionBundle::new("ann", decision, plan, admission, &[]).to_canonical_json().expect("serialises");
     let slug = |text| Slug::new(text).expect("a word");
     let started = RunStart { id: run.clone(), environment: environment.clone(), plan, by: "ann".into(), at_ms, boot: None };
     let (id, other) = (found.id.clone(), OperationId::new("another").expect("an id"));
     let outcome = Outcome::new_held(FailureCode::RunLeft, ReleaseCondition::Person, Findings::default());
     let entries = [
         LedgerEntry::RunStarted { run: started, inputs },
-        LedgerEntry::PlanMade { run: run.clone(), plan, judgement, at_ms },
-        LedgerEntry::Approved { run: run.clone(), plan, by: "ann".into(), how: slug("digest"), names: Box::default(), at_ms },
+        LedgerEntry::PlanMade { run: run.clone(), plan, proposal: plan, judgement, at_ms },
+        LedgerEntry::Approved { run: run.clone(), proposal: plan, by: "ann".into(), how: slug("digest"), names: Box::default(), at_ms },
         LedgerEntry::Admitted { run, plan, bundle: Digest::of_bytes(&bundle), answer: slug("admitted"), at_ms },
         LedgerEntry::Record(JournalRecord::Intent { operation: Box::new(Operation { plan, ..found }), at_ms }),
         LedgerEntry::Recovery { environment, operations: [id.clone(), other].into(), at_ms },

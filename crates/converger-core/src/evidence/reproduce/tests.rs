@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::*;
-use crate::action::{Action, CATALOGUE, ChangeClass, Impact, Risk};
+use crate::action::{Action, ApprovalNeed, CATALOGUE, ChangeClass, Impact, Risk};
 use crate::evidence::decision_record::record_decision_with;
 use crate::evidence::{DecisionRecord, record_decision};
 use crate::guest::GuestKind;
@@ -18,7 +18,7 @@ struct Recorded {
 }
 
 impl Recorded {
-    fn new(DecisionRecord { inputs, plan, judgement, blobs }: DecisionRecord) -> Self {
+    fn new(DecisionRecord { inputs, plan, judgement, blobs, .. }: DecisionRecord) -> Self {
         let blobs = blobs.into_iter().map(|bytes| (Digest::of_bytes(&bytes), bytes)).collect();
         Self { decision: Decision { inputs, plan, judgement }, blobs }
     }
@@ -72,7 +72,7 @@ fn record(world: &TestWorld) -> Recorded {
 
 /// The tables as they are after an action and a field were added, at their beginning.
 fn extended_tables() -> (Vec<Action>, Vec<FieldRule>) {
-    let action = Action { action: "vm.audit", change: "audit", class: ChangeClass::Benign, impact: Impact::None, risk: Risk::Low };
+    let action = Action { action: "vm.audit", approvals: ApprovalNeed::None, change: "audit", class: ChangeClass::Benign, impact: Impact::None, risk: Risk::Low };
     let field = FieldRule { kind: GuestKind::Lxc, ..TABLE[0] };
     (std::iter::once(action).chain(CATALOGUE).collect(), std::iter::once(field).chain(TABLE).collect())
 }

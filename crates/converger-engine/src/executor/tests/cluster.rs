@@ -240,6 +240,8 @@ impl TestClusterState {
             EnvRequest::Cluster => testing::cluster_response(),
             EnvRequest::Status(address) => EnvResponse::Status(self.live_status(address.vmid.get())),
             EnvRequest::Config(address) => EnvResponse::Config(Box::new(self.live_config(address.vmid.get()))),
+            EnvRequest::Snapshots(_) => EnvResponse::Snapshots(converger_core::observe::SnapshotTree::default()),
+            EnvRequest::IdState(_) => EnvResponse::IdState(converger_core::apply::IdState::Free),
             EnvRequest::Locate(_) => EnvResponse::Located(None),
             EnvRequest::Send { address, change, .. } => EnvResponse::Sent(self.start_task(address.vmid.get(), change)),
             EnvRequest::Task(task) => EnvResponse::Task(match self.tasks.iter().find(|own| own.id == *task) {

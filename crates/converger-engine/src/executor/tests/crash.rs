@@ -204,6 +204,10 @@ impl Store for FailingStore {
 }
 
 impl StoreReader for FailingStore {
+    async fn epoch(&self) -> Result<u64, StoreError> {
+        self.store.epoch().await
+    }
+
     async fn guest_operations(&self, environment: EnvironmentName, guests: Vec<Vmid>) -> Result<Vec<OperationHistory>, StoreError> {
         self.store.guest_operations(environment, guests).await
     }

@@ -159,6 +159,10 @@ fn random_response(rng: &mut Rng, request: &EnvRequest) -> OperationEvent {
         EnvRequest::Cluster => matches!(answer, EnvResponse::Cluster(_) | EnvResponse::Unreadable(_)),
         EnvRequest::Status(_) => matches!(answer, EnvResponse::Status(_) | EnvResponse::GuestNotFound(_) | EnvResponse::Unreadable(_)),
         EnvRequest::Config(_) => matches!(answer, EnvResponse::Config(_) | EnvResponse::GuestNotFound(_) | EnvResponse::Unreadable(_)),
+        EnvRequest::Snapshots(_) => {
+            matches!(answer, EnvResponse::Snapshots(_) | EnvResponse::GuestNotFound(_) | EnvResponse::Unreadable(_))
+        }
+        EnvRequest::IdState(_) => matches!(answer, EnvResponse::IdState(_) | EnvResponse::Unreadable(_)),
         EnvRequest::Locate(_) => matches!(answer, EnvResponse::Located(_) | EnvResponse::Unreadable(_)),
         EnvRequest::Send { .. } => matches!(answer, EnvResponse::Sent(_)),
         EnvRequest::Task(_) => matches!(answer, EnvResponse::Task(_) | EnvResponse::Unreadable(_)),

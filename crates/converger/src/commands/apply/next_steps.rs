@@ -2,11 +2,9 @@
 //!
 //! `approve::admit` decides whether it is approved.
 
-use std::io;
-
 use converger_core::action::ChangeClass;
 use converger_core::approve::ApprovalMode;
-use converger_core::artifact::{Digest, write_body};
+use converger_core::artifact::{Digest, proposal_digest};
 use converger_core::plan::Step;
 use converger_core::refusal::{Refusal, RefusalCode};
 use converger_core::safety::{JudgedVerdict, SafePlan};
@@ -27,8 +25,8 @@ const OTHER_DIGEST: &str = "--confirm has the digest of another plan: something 
 
 impl NextSteps {
     pub(super) fn for_plan(arguments: &ApplyArgs, safe: &SafePlan, mode: ApprovalMode) -> Result<Self, CommandError> {
-        let digest =
-            write_body(&mut io::sink(), safe.plan()).map_err(|error| CommandError::failure(format!("cannot write the plan: {error}")))?;
+        let digest = proposal_digest(safe.plan(), safe.judgement())
+            .map_err(|error| CommandError::failure(format!("cannot write the plan: {error}")))?;
         let help = match mode {
             ApprovalMode::Shared => {
                 "`mode = \"shared\"` needs the approval of someone else, which this version does not support yet; nothing can be applied"

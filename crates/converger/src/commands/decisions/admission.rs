@@ -19,29 +19,30 @@ pub(super) fn check_admission(source: &DecisionSource<'_>, admission: &RecordedA
 }
 
 /// An admission in a few words.
-pub(super) fn describe_admission(RecordedAdmission { index, answer, approvals, plan, .. }: &RecordedAdmission) -> String {
-    format!("{} in entry {index}{}", answer.as_str(), describe_approvals(", ", approvals, *plan))
+pub(super) fn describe_admission(RecordedAdmission { index, answer, approvals, proposal, .. }: &RecordedAdmission) -> String {
+    format!("{} in entry {index}{}", answer.as_str(), describe_approvals(", ", approvals, *proposal))
 }
 
 /// An admission that was checked again.
-pub(super) fn describe_rechecked_admission(RecordedAdmission { index, answer, approvals, plan, .. }: &RecordedAdmission) -> String {
-    format!("{} in entry {index} and again now{}", answer.as_str(), describe_approvals("; ", approvals, *plan))
+pub(super) fn describe_rechecked_admission(RecordedAdmission { index, answer, approvals, proposal, .. }: &RecordedAdmission) -> String {
+    format!("{} in entry {index} and again now{}", answer.as_str(), describe_approvals("; ", approvals, *proposal))
 }
 
-/// Who approved this plan, and who another one.
-fn describe_approvals(separator: &str, approvals: &[Approval], plan: Digest) -> String {
-    let describe = |approval: &Approval| match approval.plan == plan {
+/// Who approved this proposal, and who another one.
+fn describe_approvals(separator: &str, approvals: &[Approval], proposal: Option<Digest>) -> String {
+    let describe = |approval: &Approval| match Some(approval.proposal) == proposal {
         true => format!("{separator}approved by {} ({})", quote_untrusted(&approval.by), approval.how),
         false => {
-            let (by, other) = (quote_untrusted(&approval.by), render::short_digest(approval.plan));
-            format!("{separator}where {by} approved another plan ({}, {other})", approval.how)
+            let (by, other) = (quote_untrusted(&approval.by), render::short_digest(approval.proposal));
+            format!("{separator}where {by} approved another proposal ({}, {other})", approval.how)
         }
     };
     approvals.iter().map(describe).collect()
 }
 
 pub(in super::super) fn admission_json(RecordedAdmission { index, answer, bundle, approvals, .. }: &RecordedAdmission) -> Json {
-    let approval = |approval: &Approval| json!({ "by": approval.by, "how": approval.how, "names": approval.names, "plan": approval.plan });
+    let approval =
+        |approval: &Approval| json!({ "by": approval.by, "how": approval.how, "names": approval.names, "proposal": approval.proposal });
     let approvals: Vec<Json> = approvals.iter().map(approval).collect();
     json!({ "answer": answer.as_str(), "approvals": approvals, "bundle": bundle, "entry": index })
 }

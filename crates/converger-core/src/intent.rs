@@ -1,0 +1,363 @@
+//! What a run is asked for: a desired state, or one requested action on one guest. Both lead to the same kind of plan.
+//!
+//! Each intent has a canonical form, which is stored and hashed. A desired state is derived again from every observation; a request is
+//! executed at most once.
+//!
+//! Must not depend on observations, plans or how a request arrives.
+
+mod needs;
+mod parameter;
+mod parse;
+
+use std::io;
+use std::sync::Arc;
+
+use serde::{Serialize, Serializer};
+
+use crate::action::{ClonedDisks, MigrationMode};
+use crate::artifact::Digest;
+use crate::desired::{self, Desired, DesiredSetting, Scope, SettingsRow};
+use crate::guest::{DiskKey, DiskSize, EnvironmentName, GuestKind, GuestName, NodeName, SnapshotName, StorageName, Vmid};
+use crate::observe::ReadSet;
+
+pub use parameter::{ACTIONS, ActionParameter, ActionSpec, find_action};
+pub use parse::RequestFault;
+
+/// Schema id of a stored request.
+pub const REQUEST_SCHEMA: &str = "converger.request/1";
+
+/// What a run is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// Guests are to be as declared.
+    Desired(Arc<Desired>),
+    /// One action is to be executed, once.
+    Request(Arc<ActionRequest>),
+}
+
+/// One action on one guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActionRequest {
+    environment: EnvironmentName,
+    target: RequestTarget,
+    action: RequestedAction,
+    /// The guest that gets the steps, with what the action declares of it.
+    guests: Arc<Desired>,
+}
+
+/// The guest that an action is requested for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RequestTarget {
+    /// Its kind.
+    pub kind: GuestKind,
+    /// Its id.
+    pub vmid: Vmid,
+}
+
+/// An action with its parameters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RequestedAction {
+    /// `vm.start`.
+    Start,
+    /// `vm.shutdown`.
+    Shutdown {
+        /// Maximal duration in seconds.
+        timeout_secs: u32,
+    },
+    /// `vm.stop`.
+    Stop,
+    /// `vm.reboot`.
+    Reboot {
+        /// Maximal duration of the shutdown in seconds.
+        timeout_secs: u32,
+    },
+    /// `vm.config.set`, in field order.
+    ConfigSet(Box<[DesiredSetting]>),
+    /// `vm.snapshot.create`.
+    SnapshotCreate {
+        /// The name of the snapshot.
+        name: SnapshotName,
+        /// Whether memory is saved too.
+        ram: bool,
+        /// Its description.
+        description: Option<Box<str>>,
+    },
+    /// `vm.snapshot.delete`.
+    SnapshotDelete {
+        /// The name of the snapshot.
+        name: SnapshotName,
+    },
+    /// `vm.snapshot.rollback`.
+    SnapshotRollback {
+        /// The name of the snapshot.
+        name: SnapshotName,
+    },
+    /// `vm.disk.grow`.
+    DiskGrow {
+        /// The disk.
+        disk: DiskKey,
+        /// Its new size.
+        size: DiskSize,
+    },
+    /// `vm.migrate`.
+    Migrate(MigrationRequest),
+    /// `vm.clone`.
+    Clone(Box<CloneRequest>),
+}
+
+/// The parameters of `vm.migrate`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MigrationRequest {
+    /// The node to move to.
+    pub node: NodeName,
+    /// How; by the run-state of the guest if it is not given.
+    pub mode: Option<MigrationMode>,
+    /// Whether disks on local storage are copied to the other node.
+    pub local_disks: bool,
+    /// The storage for them.
+    pub storage: Option<StorageName>,
+}
+
+/// The parameters of `vm.clone`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CloneRequest {
+    /// The id of the new guest.
+    pub vmid: Vmid,
+    /// Its name.
+    pub name: GuestName,
+    /// How its disks are made; linked for a template and full otherwise if it is not given.
+    pub disks: Option<ClonedDisks>,
+    /// The node; that of the source if it is not given.
+    pub node: Option<NodeName>,
+    /// The storage of its disks.
+    pub storage: Option<StorageName>,
+    /// The pool that it becomes a member of.
+    pub pool: Option<Box<str>>,
+}
+
+impl RequestedAction {
+    /// The name of the action.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Start => "vm.start",
+            Self::Shutdown { .. } => "vm.shutdown",
+            Self::Stop => "vm.stop",
+            Self::Reboot { .. } => "vm.reboot",
+            Self::ConfigSet(_) => "vm.config.set",
+            Self::SnapshotCreate { .. } => "vm.snapshot.create",
+            Self::SnapshotDelete { .. } => "vm.snapshot.delete",
+            Self::SnapshotRollback { .. } => "vm.snapshot.rollback",
+            Self::DiskGrow { .. } => "vm.disk.grow",
+            Self::Migrate(_) => "vm.migrate",
+            Self::Clone(_) => "vm.clone",
+        }
+    }
+}
+
+impl ActionRequest {
+    /// Parses a request as a person writes it: the name of an action, and its parameters as text.
+    ///
+    /// # Errors
+    /// All faults of the request.
+    pub fn parse<'p>(
+        environment: EnvironmentName,
+        action: &str,
+        target: RequestTarget,
+        parameters: impl IntoIterator<Item = (&'p str, &'p str)>,
+    ) -> Result<Self, Vec<RequestFault>> {
+        let parameters: Vec<(&str, &str)> = parameters.into_iter().collect();
+        parse::parse_action(action, target, &parameters).map(|action| Self::new(environment, target, action))
+    }
+
+    fn new(environment: EnvironmentName, target: RequestTarget, action: RequestedAction) -> Self {
+        let guests = Arc::new(Desired::for_guest(environment.clone(), parse::declare_guest(target, &action)));
+        Self { environment, target, action, guests }
+    }
+
+    /// The guest that the action is requested for.
+    #[must_use]
+    pub fn target(&self) -> RequestTarget {
+        self.target
+    }
+
+    /// The action.
+    #[must_use]
+    pub fn action(&self) -> &RequestedAction {
+        &self.action
+    }
+}
+
+impl Intent {
+    /// The environment.
+    #[must_use]
+    pub fn environment(&self) -> &EnvironmentName {
+        match self {
+            Self::Desired(desired) => desired.environment(),
+            Self::Request(request) => &request.environment,
+        }
+    }
+
+    /// The guests that may get steps, with what is declared of them.
+    #[must_use]
+    pub fn guests(&self) -> &Arc<Desired> {
+        match self {
+            Self::Desired(desired) => desired,
+            Self::Request(request) => &request.guests,
+        }
+    }
+
+    /// The guests that are read: those that may get steps, and those that a step depends on.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        let scope = self.guests().scope();
+        match self {
+            Self::Desired(_) => scope,
+            Self::Request(request) => scope.with_ids([request.target.vmid]),
+        }
+    }
+
+    /// What must be read of them.
+    #[must_use]
+    pub fn read_set(&self) -> ReadSet {
+        match self {
+            Self::Desired(desired) => ReadSet::for_desired(desired),
+            Self::Request(request) => needs::read_set(request),
+        }
+    }
+
+    /// The request, if it is one.
+    #[must_use]
+    pub fn request(&self) -> Option<&ActionRequest> {
+        match self {
+            Self::Desired(_) => None,
+            Self::Request(request) => Some(request),
+        }
+    }
+
+    /// The word for its kind.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Desired(_) => "desired",
+            Self::Request(_) => "request",
+        }
+    }
+
+    /// The digest of its canonical form.
+    ///
+    /// # Errors
+    /// See [`Digest::of_value`].
+    pub fn digest(&self) -> io::Result<Digest> {
+        Digest::of_value(self)
+    }
+
+    /// Parses an intent in its canonical form.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes.
+    pub fn parse_normal(bytes: &[u8]) -> Result<Self, String> {
+        if parse::is_request(bytes) {
+            return parse::parse_normal(bytes).map(|request| Self::Request(Arc::new(request)));
+        }
+        let first = |faults: crate::document::Diagnostics| faults.list().first().map(|fault| fault.message.clone()).unwrap_or_default();
+        desired::parse_normal(bytes).map(|desired| Self::Desired(Arc::new(desired))).map_err(first)
+    }
+}
+
+impl From<Arc<Desired>> for Intent {
+    fn from(desired: Arc<Desired>) -> Self {
+        Self::Desired(desired)
+    }
+}
+
+impl From<Desired> for Intent {
+    fn from(desired: Desired) -> Self {
+        Self::Desired(Arc::new(desired))
+    }
+}
+
+impl From<ActionRequest> for Intent {
+    fn from(request: ActionRequest) -> Self {
+        Self::Request(Arc::new(request))
+    }
+}
+
+impl Serialize for Intent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Desired(desired) => desired.serialize(serializer),
+            Self::Request(request) => request.serialize(serializer),
+        }
+    }
+}
+
+impl Serialize for ActionRequest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeMap as _;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("action", self.action.name())?;
+        map.serialize_entry("environment", &self.environment)?;
+        map.serialize_entry("params", &RequestParams(&self.action))?;
+        map.serialize_entry("schema", REQUEST_SCHEMA)?;
+        map.serialize_entry("target", &self.target)?;
+        map.end()
+    }
+}
+
+/// The parameters in canonical form: those with a value, sorted by name.
+struct RequestParams<'r>(&'r RequestedAction);
+
+impl Serialize for RequestParams<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if let RequestedAction::ConfigSet(settings) = self.0 {
+            return serializer.collect_map([("config", SettingsRow(settings))]);
+        }
+        serializer.collect_map(parameter_texts(self.0))
+    }
+}
+
+/// The parameters as text, sorted by name. Parsing them gives the same action.
+fn parameter_texts(action: &RequestedAction) -> Vec<(&'static str, String)> {
+    fn given<T>(name: &'static str, value: Option<&T>, text: impl FnOnce(&T) -> String) -> Option<(&'static str, String)> {
+        value.map(|value| (name, text(value)))
+    }
+    match action {
+        RequestedAction::Start | RequestedAction::Stop | RequestedAction::ConfigSet(_) => Vec::new(),
+        RequestedAction::Shutdown { timeout_secs } | RequestedAction::Reboot { timeout_secs } => {
+            vec![("timeout", timeout_secs.to_string())]
+        }
+        RequestedAction::SnapshotCreate { name, ram, description } => given("description", description.as_ref(), |text| text.to_string())
+            .into_iter()
+            .chain([("name", name.as_str().to_owned()), ("ram", ram.to_string())])
+            .collect(),
+        RequestedAction::SnapshotDelete { name } | RequestedAction::SnapshotRollback { name } => vec![("name", name.as_str().to_owned())],
+        RequestedAction::DiskGrow { disk, size } => vec![("disk", disk.as_str().to_owned()), ("size", size.to_string())],
+        RequestedAction::Migrate(MigrationRequest { node, mode, local_disks, storage }) => [
+            Some(("local-disks", local_disks.to_string())),
+            given("mode", mode.as_ref(), |mode| mode.word().to_owned()),
+            Some(("node", node.as_str().to_owned())),
+            given("storage", storage.as_ref(), |storage| storage.as_str().to_owned()),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
+        RequestedAction::Clone(clone) => {
+            let CloneRequest { vmid, name, disks, node, storage, pool } = &**clone;
+            [
+                given("disks", disks.as_ref(), |disks| disks.word().to_owned()),
+                Some(("name", name.as_str().to_owned())),
+                Some(("newid", vmid.to_string())),
+                given("node", node.as_ref(), |node| node.as_str().to_owned()),
+                given("pool", pool.as_ref(), |pool| pool.to_string()),
+                given("storage", storage.as_ref(), |storage| storage.as_str().to_owned()),
+            ]
+            .into_iter()
+            .flatten()
+            .collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,55 @@
+//! What must be read to plan a request. Snapshots, storages, capacities and replication are read only for the actions that depend on them.
+
+use std::collections::BTreeSet;
+
+use super::{ActionRequest, CloneRequest, MigrationRequest, RequestedAction};
+use crate::guest::{NodeName, RunState, SnapshotName};
+use crate::normalize::Field;
+use crate::observe::{CapacityOf, ExtraReads, GuestNeed, IntentNeeds, NodeReads, ReadSet};
+
+pub(super) fn read_set(request: &ActionRequest) -> ReadSet {
+    let action = request.action();
+    let state = match action {
+        RequestedAction::Start => Some(RunState::Running),
+        RequestedAction::Shutdown { .. } | RequestedAction::Stop => Some(RunState::Stopped),
+        _ => None,
+    };
+    let tags = matches!(action, RequestedAction::ConfigSet(settings) if settings.iter().any(|setting| setting.field == Field::Tags));
+    // The birth marks are in the config: a request is bound to the guest that it was planned on.
+    let need = GuestNeed { kind: request.target().kind, state, config: true, tags, extras: extra_reads(action) };
+    ReadSet::Intent(IntentNeeds { guests: [(request.target().vmid, need)].into(), nodes: node_reads(action) })
+}
+
+fn extra_reads(action: &RequestedAction) -> ExtraReads {
+    let snapshots =
+        |name: Option<&SnapshotName>| ExtraReads { snapshots: true, disks: true, running_cpu_of: name.cloned(), ..ExtraReads::default() };
+    match action {
+        RequestedAction::SnapshotCreate { .. } | RequestedAction::SnapshotDelete { .. } => snapshots(None),
+        RequestedAction::SnapshotRollback { name } => snapshots(Some(name)),
+        RequestedAction::DiskGrow { .. } | RequestedAction::Clone(_) => {
+            ExtraReads { disks: true, own_node_storages: true, ..ExtraReads::default() }
+        }
+        RequestedAction::Migrate(_) => ExtraReads { disks: true, replication: true, own_node_storages: true, ..ExtraReads::default() },
+        RequestedAction::Start
+        | RequestedAction::Shutdown { .. }
+        | RequestedAction::Stop
+        | RequestedAction::Reboot { .. }
+        | RequestedAction::ConfigSet(_) => ExtraReads::default(),
+    }
+}
+
+fn node_reads(action: &RequestedAction) -> NodeReads {
+    let one = |node: &NodeName| BTreeSet::from([node.clone()]);
+    match action {
+        RequestedAction::Migrate(MigrationRequest { node, .. }) => {
+            NodeReads { capacity: CapacityOf::Nodes(one(node)), storages: one(node) }
+        }
+        RequestedAction::Clone(clone) => match &**clone {
+            CloneRequest { node: Some(node), .. } => NodeReads { storages: one(node), ..NodeReads::default() },
+            CloneRequest { node: None, .. } => NodeReads::default(),
+        },
+        // Nobody records on which CPU the memory of a snapshot was saved.
+        RequestedAction::SnapshotRollback { .. } => NodeReads { capacity: CapacityOf::AllNodes, ..NodeReads::default() },
+        _ => NodeReads::default(),
+    }
+}

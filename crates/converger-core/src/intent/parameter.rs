@@ -1,0 +1,103 @@
+//! The actions that can be requested, with their parameters. Help texts, completion and the parser use this table.
+
+/// An action that can be requested.
+#[derive(Clone, Copy, Debug)]
+pub struct ActionSpec {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does, in one line.
+    pub help: &'static str,
+    /// Its parameters, sorted by name. `vm.config.set` also takes every managed field of the guest's kind.
+    pub parameters: &'static [ActionParameter],
+}
+
+/// A parameter of an action.
+#[derive(Clone, Copy, Debug)]
+pub struct ActionParameter {
+    /// Its name.
+    pub name: &'static str,
+    /// What its value looks like.
+    pub value: &'static str,
+    /// The values that it can have, if they are few.
+    pub choices: &'static [&'static str],
+    /// Whether it must be given.
+    pub is_required: bool,
+    /// What it is for.
+    pub help: &'static str,
+}
+
+const fn required(name: &'static str, value: &'static str, help: &'static str) -> ActionParameter {
+    ActionParameter { name, value, choices: &[], is_required: true, help }
+}
+
+const fn optional(name: &'static str, value: &'static str, help: &'static str) -> ActionParameter {
+    ActionParameter { is_required: false, ..required(name, value, help) }
+}
+
+const fn choice(name: &'static str, choices: &'static [&'static str], help: &'static str) -> ActionParameter {
+    ActionParameter { choices, ..optional(name, "WORD", help) }
+}
+
+const FLAG: &[&str] = &["true", "false"];
+const TIMEOUT: ActionParameter = optional("timeout", "SECONDS", "how long the guest may take to shut down; 180 if not given");
+const SNAPSHOT: ActionParameter = required("name", "NAME", "the snapshot");
+
+/// All actions, sorted by name.
+pub static ACTIONS: [ActionSpec; 11] = [
+    ActionSpec {
+        name: "vm.clone",
+        help: "Make a new guest from another one",
+        parameters: &[
+            choice("disks", &["full", "linked"], "copy the disks, or base them on a template; linked for a template, full otherwise"),
+            required("name", "NAME", "the name of the new guest"),
+            required("newid", "VMID", "the id of the new guest"),
+            optional("node", "NODE", "the node of the new guest; that of the source if not given"),
+            optional("pool", "POOL", "the pool that the new guest becomes a member of"),
+            optional("storage", "STORAGE", "the storage of copied disks; those of the source if not given"),
+        ],
+    },
+    ActionSpec {
+        name: "vm.config.set",
+        help: "Write config keys of a guest",
+        parameters: &[optional("unset", "KEY,...", "keys to remove")],
+    },
+    ActionSpec {
+        name: "vm.disk.grow",
+        help: "Grow a disk to an absolute size",
+        parameters: &[
+            required("disk", "DISK", "the disk, such as scsi0 or rootfs"),
+            required("size", "SIZE", "the new size, such as 40GiB"),
+        ],
+    },
+    ActionSpec {
+        name: "vm.migrate",
+        help: "Move a guest to another node",
+        parameters: &[
+            choice("local-disks", FLAG, "copy disks on local storage to the other node; false if not given"),
+            choice("mode", &["online", "offline", "restart"], "how to move it; by its run-state if not given"),
+            required("node", "NODE", "the node to move to"),
+            optional("storage", "STORAGE", "the storage for copied disks; the same names if not given"),
+        ],
+    },
+    ActionSpec { name: "vm.reboot", help: "Shut a guest down gracefully and start it again", parameters: &[TIMEOUT] },
+    ActionSpec { name: "vm.shutdown", help: "Shut a guest down gracefully; never ends in a hard stop", parameters: &[TIMEOUT] },
+    ActionSpec {
+        name: "vm.snapshot.create",
+        help: "Make a snapshot of a guest",
+        parameters: &[
+            optional("description", "TEXT", "a description for people"),
+            required("name", "NAME", "the name of the new snapshot"),
+            choice("ram", FLAG, "save the memory of the running guest too; false if not given"),
+        ],
+    },
+    ActionSpec { name: "vm.snapshot.delete", help: "Delete a snapshot of a guest", parameters: &[SNAPSHOT] },
+    ActionSpec { name: "vm.snapshot.rollback", help: "Return a guest to a snapshot; everything since is lost", parameters: &[SNAPSHOT] },
+    ActionSpec { name: "vm.start", help: "Start a guest", parameters: &[] },
+    ActionSpec { name: "vm.stop", help: "Stop a guest at once, as if its power were cut", parameters: &[] },
+];
+
+/// The action with this name.
+#[must_use]
+pub fn find_action(name: &str) -> Option<&'static ActionSpec> {
+    ACTIONS.iter().find(|action| action.name == name)
+}

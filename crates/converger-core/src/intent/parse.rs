@@ -1,0 +1,358 @@
+//! Parses requests: as people write them, with all faults at once, and in the stored form.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::parameter::{ACTIONS, ActionSpec, find_action};
+use super::{ActionRequest, CloneRequest, MigrationRequest, REQUEST_SCHEMA, RequestTarget, RequestedAction};
+use crate::action::{ClonedDisks, MigrationMode};
+use crate::desired::{self, DesiredGuest, DesiredSetting, RestartPolicy, StopMethod};
+use crate::document::{Notation, nearest_word, quote};
+use crate::guest::{DiskKey, DiskSize, EnvironmentName, GuestKind, GuestName, NodeName, RunState, SnapshotName, StorageName, Vmid};
+use crate::normalize::{Field, FieldRole, TABLE, ValueShape};
+
+/// A fault of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestFault {
+    /// What is wrong, without a full stop.
+    pub message: String,
+    /// What to do about it.
+    pub help: Option<String>,
+}
+
+impl RequestFault {
+    fn new(message: String) -> Self {
+        Self { message, help: None }
+    }
+
+    fn with_help(message: String, help: String) -> Self {
+        Self { message, help: Some(help) }
+    }
+}
+
+/// The longest description of a snapshot.
+const DESCRIPTION_CHARS_MAX: usize = 8192;
+/// The longest shutdown that can be asked for.
+const TIMEOUT_SECS_MAX: u32 = 86_400;
+
+pub(super) fn parse_action(name: &str, target: RequestTarget, parameters: &[(&str, &str)]) -> Result<RequestedAction, Vec<RequestFault>> {
+    let Some(spec) = find_action(name) else { return Err(vec![unknown_action(name)]) };
+    let mut reader = ParameterReader { spec, target, parameters, faults: Vec::new() };
+    reader.check_names();
+    let action = reader.read_action();
+    match (action, reader.faults.is_empty()) {
+        (Some(action), true) => Ok(action),
+        _ => Err(reader.faults),
+    }
+}
+
+fn unknown_action(name: &str) -> RequestFault {
+    let names: Vec<&str> = ACTIONS.iter().map(|action| action.name).collect();
+    let help = match nearest_word(name, &names) {
+        Some(nearest) => format!("did you mean `{nearest}`? `converger action list` shows all actions"),
+        None => "`converger action list` shows all actions".to_owned(),
+    };
+    RequestFault::with_help(format!("{} is not an action", quote(name)), help)
+}
+
+struct ParameterReader<'p> {
+    spec: &'static ActionSpec,
+    target: RequestTarget,
+    parameters: &'p [(&'p str, &'p str)],
+    faults: Vec<RequestFault>,
+}
+
+impl<'p> ParameterReader<'p> {
+    /// Reports names that the action does not have, names that are given twice, and required ones that are missing.
+    fn check_names(&mut self) {
+        let mut accepted: Vec<&str> = self.spec.parameters.iter().map(|parameter| parameter.name).collect();
+        if self.takes_fields() {
+            accepted.extend(managed_fields(self.target.kind).map(Field::word));
+        }
+        let mut seen = BTreeSet::new();
+        for (name, _) in self.parameters {
+            if !accepted.contains(name) {
+                let fault = self.unknown_parameter(name, &accepted);
+                self.faults.push(fault);
+            } else if !seen.insert(*name) {
+                self.faults.push(RequestFault::new(format!("parameter `{name}` is given twice")));
+            }
+        }
+        for parameter in self.spec.parameters.iter().filter(|parameter| parameter.is_required && !seen.contains(parameter.name)) {
+            let (name, value) = (parameter.name, parameter.value);
+            let help = format!("add `{name}={value}`: {}", parameter.help);
+            self.faults.push(RequestFault::with_help(format!("`{}` needs parameter `{name}`", self.spec.name), help));
+        }
+    }
+
+    fn takes_fields(&self) -> bool {
+        self.spec.name == "vm.config.set"
+    }
+
+    fn unknown_parameter(&self, name: &str, accepted: &[&str]) -> RequestFault {
+        let message = format!("`{}` has no parameter {}", self.spec.name, quote(name));
+        let help = match nearest_word(name, accepted) {
+            Some(nearest) => format!("did you mean `{nearest}`?"),
+            None if accepted.is_empty() => "it takes none".to_owned(),
+            None => format!("it takes: {}", accepted.join(", ")),
+        };
+        RequestFault::with_help(message, help)
+    }
+
+    fn find(&self, name: &str) -> Option<&'p str> {
+        self.parameters.iter().find(|(own, _)| *own == name).map(|(_, value)| *value)
+    }
+
+    /// A parameter that must parse if it is given; a missing required one is reported by `check_names`.
+    fn read<T>(&mut self, name: &str, wanted: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        let text = self.find(name)?;
+        let value = parse(text);
+        if value.is_none() {
+            self.faults.push(RequestFault::new(format!("parameter `{name}` is {}, but must be {wanted}", quote(text))));
+        }
+        value
+    }
+
+    fn read_flag(&mut self, name: &str) -> bool {
+        let parse = |text: &str| match text {
+            "true" => Some(true),
+            "false" => Some(false),
+            _ => None,
+        };
+        self.read(name, "`true` or `false`", parse).unwrap_or(false)
+    }
+
+    fn read_timeout(&mut self) -> u32 {
+        let parse = |text: &str| text.parse().ok().filter(|secs| (1..=TIMEOUT_SECS_MAX).contains(secs));
+        self.read("timeout", "a number of seconds from 1 to 86400", parse).unwrap_or(DesiredGuest::STOP_TIMEOUT_SECS)
+    }
+
+    fn read_node(&mut self) -> Option<NodeName> {
+        self.read("node", "the name of a node", NodeName::new)
+    }
+
+    fn read_storage(&mut self) -> Option<StorageName> {
+        self.read("storage", "the name of a storage", StorageName::new)
+    }
+
+    fn read_snapshot_name(&mut self) -> Option<SnapshotName> {
+        let wanted = "a snapshot name: a letter, then letters, digits, `_` and `-`, 2 to 40 in total, and not a word that Proxmox reserves";
+        self.read("name", wanted, SnapshotName::new)
+    }
+
+    fn read_action(&mut self) -> Option<RequestedAction> {
+        Some(match self.spec.name {
+            "vm.start" => RequestedAction::Start,
+            "vm.stop" => RequestedAction::Stop,
+            "vm.shutdown" => RequestedAction::Shutdown { timeout_secs: self.read_timeout() },
+            "vm.reboot" => RequestedAction::Reboot { timeout_secs: self.read_timeout() },
+            "vm.config.set" => RequestedAction::ConfigSet(self.read_settings()?),
+            "vm.snapshot.create" => self.read_snapshot_create()?,
+            "vm.snapshot.delete" => RequestedAction::SnapshotDelete { name: self.read_snapshot_name()? },
+            "vm.snapshot.rollback" => RequestedAction::SnapshotRollback { name: self.read_snapshot_name()? },
+            "vm.disk.grow" => self.read_disk_grow()?,
+            "vm.migrate" => self.read_migrate()?,
+            "vm.clone" => self.read_clone()?,
+            _ => return None,
+        })
+    }
+
+    fn read_snapshot_create(&mut self) -> Option<RequestedAction> {
+        let (name, ram) = (self.read_snapshot_name(), self.read_flag("ram"));
+        let is_plain = |text: &str| text.chars().count() <= DESCRIPTION_CHARS_MAX && !text.contains('\0');
+        let parse = |text: &str| (is_plain(text) && text.trim_end() == text && !text.is_empty()).then(|| text.into());
+        let description = self.read("description", "text of at most 8192 characters that does not end in a blank", parse);
+        Some(RequestedAction::SnapshotCreate { name: name?, ram, description })
+    }
+
+    fn read_disk_grow(&mut self) -> Option<RequestedAction> {
+        let kind = self.target.kind;
+        let disk = self.read("disk", "a disk that this kind of guest can have, such as scsi0 or rootfs", |text| DiskKey::new(kind, text));
+        let size = self.read("size", "an absolute size with its unit, such as 40GiB", parse_size);
+        Some(RequestedAction::DiskGrow { disk: disk?, size: size? })
+    }
+
+    fn read_migrate(&mut self) -> Option<RequestedAction> {
+        let modes = [MigrationMode::Online, MigrationMode::Offline, MigrationMode::Restart];
+        let find_mode = |text: &str| modes.into_iter().find(|mode| mode.word() == text);
+        let mode = self.read("mode", "`online`, `offline` or `restart`", find_mode);
+        let is_possible = match (self.target.kind, mode) {
+            (GuestKind::Qemu, Some(MigrationMode::Restart)) => Err("a virtual machine is moved `online` or `offline`"),
+            (GuestKind::Lxc, Some(MigrationMode::Online)) => Err("a container cannot be moved while it runs; `mode=restart` restarts it"),
+            _ => Ok(()),
+        };
+        if let Err(why) = is_possible {
+            self.faults.push(RequestFault::new(format!("parameter `mode` does not fit: {why}")));
+        }
+        let (local_disks, storage, node) = (self.read_flag("local-disks"), self.read_storage(), self.read_node());
+        if storage.is_some() && !local_disks {
+            let help = "add `local-disks=true` if disks on local storage are to be copied".to_owned();
+            self.faults.push(RequestFault::with_help("parameter `storage` is for copied disks only".to_owned(), help));
+        }
+        Some(RequestedAction::Migrate(MigrationRequest { node: node?, mode, local_disks, storage }))
+    }
+
+    fn read_clone(&mut self) -> Option<RequestedAction> {
+        let vmid = self.read("newid", "the id of a guest, from 100 to 999999999", |text| text.parse().ok().and_then(Vmid::new));
+        if vmid == Some(self.target.vmid) {
+            self.faults.push(RequestFault::new(format!("parameter `newid` is {}, which is the guest to be cloned", self.target.vmid)));
+        }
+        let name = self.read("name", "the name of a guest: letters, digits and `-`, in parts joined by dots", GuestName::new);
+        let find_disks = |text: &str| [ClonedDisks::Full, ClonedDisks::Linked].into_iter().find(|disks| disks.word() == text);
+        let disks = self.read("disks", "`full` or `linked`", find_disks);
+        let (node, storage) = (self.read_node(), self.read_storage());
+        if disks == Some(ClonedDisks::Linked) && storage.is_some() {
+            let message = "parameter `storage` does not fit `disks=linked`: linked disks stay on the storage of the template";
+            self.faults.push(RequestFault::new(message.to_owned()));
+        }
+        let pool = self.read("pool", "the name of a pool", |text| is_pool_name(text).then(|| text.into()));
+        Some(RequestedAction::Clone(Box::new(CloneRequest { vmid: vmid?, name: name?, disks, node, storage, pool })))
+    }
+
+    /// The fields to write, through the parser of desired.yaml, so that both accept the same values.
+    fn read_settings(&mut self) -> Option<Box<[DesiredSetting]>> {
+        let kind = self.target.kind;
+        let mut config = Map::new();
+        for (name, text) in self.parameters {
+            match Field::from_word(name).filter(|field| managed_fields(kind).any(|own| own == *field)) {
+                Some(field) => drop(config.insert((*name).to_owned(), declared_value(field, text))),
+                None if *name == "unset" => config.extend(text.split(',').map(|key| (key.trim().to_owned(), Value::Null))),
+                None => {}
+            }
+        }
+        if config.is_empty() {
+            let help = format!("add `KEY=VALUE` or `unset=KEY`; keys: {}", field_names(kind));
+            self.faults.push(RequestFault::with_help("`vm.config.set` is given nothing to write".to_owned(), help));
+            return None;
+        }
+        let document = settings_document(kind, config);
+        match desired::parse(document.to_string().as_bytes(), Notation::Json) {
+            Ok(desired) => desired.guests().first().map(|guest| guest.config.clone()),
+            Err(faults) => {
+                let told = |fault: &crate::document::Diagnostic| RequestFault { message: fault.message.clone(), help: fault.help.clone() };
+                self.faults.extend(faults.list().iter().map(told));
+                None
+            }
+        }
+    }
+}
+
+/// A desired state of one guest with this config, for the parser of desired states.
+fn settings_document(kind: GuestKind, config: Map<String, Value>) -> Value {
+    json!({ "version": desired::VERSION, "environment": "request",
+        "guests": [{ "vmid": Vmid::MIN, "kind": kind.word(), "name": "request", "config": config }] })
+}
+
+fn managed_fields(kind: GuestKind) -> impl Iterator<Item = Field> {
+    TABLE.iter().filter(move |rule| rule.kind == kind && rule.role == FieldRole::Managed).map(|rule| rule.field)
+}
+
+fn field_names(kind: GuestKind) -> String {
+    managed_fields(kind).map(Field::word).collect::<Vec<_>>().join(", ")
+}
+
+/// A value of `KEY=VALUE` as desired.json writes it.
+fn declared_value(field: Field, text: &str) -> Value {
+    let number = |text: &str| text.parse::<u64>().map_or_else(|_| Value::from(text), Value::from);
+    let words = |text: &str| text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(Value::from).collect::<Value>();
+    match field.shape() {
+        ValueShape::Flag => text.parse::<bool>().map_or_else(|_| Value::from(text), Value::from),
+        ValueShape::Count => number(text),
+        ValueShape::Tags | ValueShape::Boot => words(text),
+        ValueShape::Startup => {
+            let parts = text.split(',').filter_map(|part| part.split_once('='));
+            let parts: Map<String, Value> = parts.map(|(key, value)| (key.trim().to_owned(), number(value.trim()))).collect();
+            Value::Object(parts)
+        }
+        ValueShape::Mib | ValueShape::Thousandths | ValueShape::Text | ValueShape::Features => Value::from(text),
+    }
+}
+
+/// A size with a unit: `40GiB` or `40G`.
+fn parse_size(text: &str) -> Option<DiskSize> {
+    let short = text.strip_suffix("iB").unwrap_or(text);
+    short.ends_with(|last: char| last.is_ascii_alphabetic()).then(|| DiskSize::parse(short))?
+}
+
+fn is_pool_name(text: &str) -> bool {
+    let is_part = |part: &str| {
+        let fits = part.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
+        !part.is_empty() && fits && part != "." && part != ".."
+    };
+    text.len() <= 200 && text.split('/').all(is_part)
+}
+
+/// What an action declares of the guest that gets the steps. The planner compares it with the observation as it does for desired.yaml.
+pub(super) fn declare_guest(target: RequestTarget, action: &RequestedAction) -> DesiredGuest {
+    let mut guest = DesiredGuest {
+        vmid: target.vmid,
+        kind: target.kind,
+        name: None,
+        state: None,
+        config: Box::new([]),
+        restart: RestartPolicy::Never,
+        after: Box::new([]),
+        stop: StopMethod::Shutdown,
+        stop_timeout_secs: DesiredGuest::STOP_TIMEOUT_SECS,
+        identity: None,
+    };
+    match action {
+        RequestedAction::Start => guest.state = Some(RunState::Running),
+        RequestedAction::Shutdown { timeout_secs } => {
+            (guest.state, guest.stop_timeout_secs) = (Some(RunState::Stopped), *timeout_secs);
+        }
+        RequestedAction::Stop => (guest.state, guest.stop) = (Some(RunState::Stopped), StopMethod::Hard),
+        RequestedAction::ConfigSet(settings) => guest.config = settings.clone(),
+        RequestedAction::Clone(clone) => (guest.vmid, guest.name) = (clone.vmid, Some(clone.name.clone())),
+        RequestedAction::Reboot { .. }
+        | RequestedAction::SnapshotCreate { .. }
+        | RequestedAction::SnapshotDelete { .. }
+        | RequestedAction::SnapshotRollback { .. }
+        | RequestedAction::DiskGrow { .. }
+        | RequestedAction::Migrate(_) => {}
+    }
+    guest
+}
+
+/// Whether these bytes claim to be a request. A desired state has no `schema`.
+pub(super) fn is_request(bytes: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(bytes).is_ok_and(|value| value.get("schema").is_some())
+}
+
+/// Parses a request in its canonical form.
+pub(super) fn parse_normal(bytes: &[u8]) -> Result<ActionRequest, String> {
+    let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    let text = |key: &str| value.get(key).and_then(Value::as_str).ok_or_else(|| format!("it has no `{key}`"));
+    if text("schema")? != REQUEST_SCHEMA {
+        return Err(format!("its schema is not {REQUEST_SCHEMA}"));
+    }
+    let environment = EnvironmentName::new(text("environment")?).ok_or("its environment is not a name")?;
+    let kind = value.pointer("/target/kind").and_then(Value::as_str);
+    let kind = GuestKind::ALL.into_iter().find(|own| Some(own.word()) == kind).ok_or("its target has no kind")?;
+    let vmid = value.pointer("/target/vmid").and_then(Value::as_u64).and_then(Vmid::new).ok_or("its target has no id")?;
+    let target = RequestTarget { kind, vmid };
+    let params = value.get("params").and_then(Value::as_object).ok_or("it has no parameters")?;
+    let action = match text("action")? {
+        "vm.config.set" => RequestedAction::ConfigSet(parse_normal_settings(kind, params)?),
+        name => {
+            let pairs = params.iter().map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect::<Option<Vec<_>>>();
+            let pairs = pairs.ok_or("a parameter is not text")?;
+            let first = |faults: Vec<RequestFault>| faults.into_iter().next().map(|fault| fault.message).unwrap_or_default();
+            parse_action(name, target, &pairs).map_err(first)?
+        }
+    };
+    let request = ActionRequest::new(environment, target, action);
+    match serde_json::to_vec(&request) {
+        Ok(written) if written == bytes => Ok(request),
+        _ => Err("it is not in canonical form".to_owned()),
+    }
+}
+
+fn parse_normal_settings(kind: GuestKind, params: &Map<String, Value>) -> Result<Box<[DesiredSetting]>, String> {
+    let config = params.get("config").and_then(Value::as_object).ok_or("it has no `config`")?;
+    let document = settings_document(kind, config.clone());
+    let desired = desired::parse_normal(document.to_string().as_bytes())
+        .map_err(|faults| faults.list().first().map(|fault| fault.message.clone()).unwrap_or_default())?;
+    desired.guests().first().map(|guest| guest.config.clone()).ok_or_else(|| "it has no guest".to_owned())
+}

@@ -1,0 +1,124 @@
+//! What a request may contain, and that its stored form is read back exactly.
+
+use super::*;
+
+fn target(kind: GuestKind) -> RequestTarget {
+    RequestTarget { kind, vmid: Vmid::new(101).expect("an id") }
+}
+
+fn parse(kind: GuestKind, action: &str, parameters: &[(&str, &str)]) -> Result<ActionRequest, Vec<RequestFault>> {
+    let environment = EnvironmentName::new("lab").expect("a name");
+    ActionRequest::parse(environment, action, target(kind), parameters.iter().copied())
+}
+
+fn messages(kind: GuestKind, action: &str, parameters: &[(&str, &str)]) -> Vec<String> {
+    parse(kind, action, parameters).expect_err("a fault").into_iter().map(|fault| fault.message).collect()
+}
+
+#[test]
+fn reports_all_faults_of_a_request() {
+    let faults = messages(GuestKind::Qemu, "vm.snapshot.create", &[("nam", "x"), ("ram", "yes"), ("ram", "true")]);
+    assert_eq!(
+        faults,
+        [
+            "`vm.snapshot.create` has no parameter `nam`",
+            "parameter `ram` is given twice",
+            "`vm.snapshot.create` needs parameter `name`",
+            "parameter `ram` is `yes`, but must be `true` or `false`",
+        ]
+    );
+    assert_eq!(messages(GuestKind::Qemu, "vm.snapshots.create", &[]), ["`vm.snapshots.create` is not an action"]);
+}
+
+#[test]
+fn refuses_values_that_an_action_cannot_have() {
+    let qemu: [(&str, &[(&str, &str)]); 14] = [
+        ("vm.snapshot.create", &[("name", "current")]),
+        ("vm.snapshot.create", &[("name", "../x")]),
+        ("vm.disk.grow", &[("disk", "scsi0"), ("size", "+8G")]),
+        ("vm.disk.grow", &[("disk", "scsi0"), ("size", "40")]),
+        ("vm.disk.grow", &[("disk", "unused0"), ("size", "40G")]),
+        ("vm.disk.grow", &[("disk", "rootfs"), ("size", "40G")]),
+        ("vm.migrate", &[("node", "pve2"), ("mode", "restart")]),
+        ("vm.migrate", &[("node", "pve2"), ("storage", "local")]),
+        ("vm.migrate", &[("node", "../pve2")]),
+        ("vm.clone", &[("newid", "101"), ("name", "copy")]),
+        ("vm.clone", &[("newid", "99"), ("name", "copy")]),
+        ("vm.clone", &[("newid", "120"), ("name", "copy"), ("disks", "linked"), ("storage", "local")]),
+        ("vm.config.set", &[]),
+        ("vm.config.set", &[("args", "-S")]),
+    ];
+    for (action, parameters) in qemu {
+        assert!(parse(GuestKind::Qemu, action, parameters).is_err(), "{action} {parameters:?}");
+    }
+    assert!(parse(GuestKind::Lxc, "vm.migrate", &[("node", "pve2"), ("mode", "online")]).is_err());
+    assert!(parse(GuestKind::Lxc, "vm.config.set", &[("balloon", "512MiB")]).is_err());
+    assert!(parse(GuestKind::Qemu, "vm.shutdown", &[("timeout", "0")]).is_err());
+}
+
+/// Every action with every parameter.
+fn samples() -> Vec<(GuestKind, &'static str, Vec<(&'static str, &'static str)>)> {
+    use GuestKind::{Lxc, Qemu};
+    vec![
+        (Qemu, "vm.start", vec![]),
+        (Qemu, "vm.stop", vec![]),
+        (Lxc, "vm.shutdown", vec![("timeout", "60")]),
+        (Qemu, "vm.reboot", vec![]),
+        (Qemu, "vm.config.set", vec![("cores", "4"), ("memory", "8GiB"), ("tags", "web,edge"), ("onboot", "true"), ("unset", "balloon")]),
+        (Lxc, "vm.config.set", vec![("swap", "512MiB"), ("startup", "order=2,up=30"), ("cpulimit", "1.5"), ("description", "a \"b\"")]),
+        (Qemu, "vm.snapshot.create", vec![("name", "pre-upgrade"), ("ram", "true"), ("description", "before 9.2")]),
+        (Qemu, "vm.snapshot.delete", vec![("name", "pre-upgrade")]),
+        (Qemu, "vm.snapshot.rollback", vec![("name", "pre-upgrade")]),
+        (Lxc, "vm.disk.grow", vec![("disk", "rootfs"), ("size", "40GiB")]),
+        (Qemu, "vm.migrate", vec![("node", "pve2"), ("mode", "online"), ("local-disks", "true"), ("storage", "local-zfs")]),
+        (Lxc, "vm.migrate", vec![("node", "pve2")]),
+        (
+            Qemu,
+            "vm.clone",
+            vec![("newid", "120"), ("name", "web-3"), ("disks", "full"), ("node", "pve2"), ("storage", "ceph"), ("pool", "a/b")],
+        ),
+    ]
+}
+
+#[test]
+fn stored_request_is_read_back_exactly() {
+    for (kind, action, parameters) in samples() {
+        let request = parse(kind, action, &parameters).unwrap_or_else(|faults| panic!("{action}: {faults:?}"));
+        let bytes = serde_json::to_vec(&request).expect("it can be written");
+        let again = Intent::parse_normal(&bytes).unwrap_or_else(|why| panic!("{action}: {why}"));
+        assert_eq!(again, Intent::from(request), "{}", String::from_utf8_lossy(&bytes));
+    }
+}
+
+#[test]
+fn refuses_a_stored_request_in_another_form() {
+    let request = parse(GuestKind::Qemu, "vm.snapshot.delete", &[("name", "old")]).expect("a request");
+    let text = String::from_utf8(serde_json::to_vec(&request).expect("it can be written")).expect("text");
+    let edits = [
+        text.replace("\"name\":\"old\"", "\"name\":\"old\",\"ram\":\"true\""),
+        text.replace("converger.request/1", "converger.request/9"),
+        text.replace(",\"schema\"", ", \"schema\""),
+        text.replace("vm.snapshot.delete", "vm.delete"),
+        text.replace("\"vmid\":101", "\"vmid\":1"),
+    ];
+    for edit in edits {
+        assert_ne!(edit, text);
+        assert!(Intent::parse_normal(edit.as_bytes()).is_err(), "{edit}");
+    }
+}
+
+#[test]
+fn order_of_parameters_does_not_matter() {
+    let one = parse(GuestKind::Qemu, "vm.disk.grow", &[("disk", "scsi0"), ("size", "40G")]).expect("a request");
+    let other = parse(GuestKind::Qemu, "vm.disk.grow", &[("size", "40GiB"), ("disk", "scsi0")]).expect("a request");
+    assert_eq!(Intent::from(one).digest().expect("a digest"), Intent::from(other).digest().expect("a digest"));
+}
+
+#[test]
+fn catalogue_and_requestable_actions_are_the_same() {
+    let catalogue: Vec<&str> = crate::action::CATALOGUE.iter().map(|action| action.action).collect();
+    assert_eq!(ACTIONS.map(|action| action.name).to_vec(), catalogue);
+    for action in &ACTIONS {
+        assert!(action.parameters.is_sorted_by_key(|parameter| parameter.name), "{}", action.name);
+    }
+}

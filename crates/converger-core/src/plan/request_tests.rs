@@ -1,0 +1,296 @@
+//! What requested actions plan, and everything that they refuse. Each refusal is one detail away from a plan.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::guest::GuestKind::{Lxc, Qemu};
+use crate::guest::GuestKind;
+use crate::policy::{Circumstances, Limits};
+use crate::refusal::RefusalCode;
+use crate::safety::{Judged, judge};
+use crate::testing::RequestWorld;
+
+/// One request, by action, kind, guest and parameters.
+type RequestCase = (&'static str, GuestKind, u64, &'static [(&'static str, &'static str)]);
+
+const CREATE: RequestCase = ("vm.snapshot.create", Qemu, 100, &[("name", "new")]);
+const CREATE_RAM: RequestCase = ("vm.snapshot.create", Qemu, 100, &[("name", "new"), ("ram", "true")]);
+const DELETE: RequestCase = ("vm.snapshot.delete", Qemu, 100, &[("name", "old")]);
+const ROLLBACK: RequestCase = ("vm.snapshot.rollback", Qemu, 100, &[("name", "old")]);
+const ROLLBACK_RAM: RequestCase = ("vm.snapshot.rollback", Qemu, 100, &[("name", "warm")]);
+const GROW: RequestCase = ("vm.disk.grow", Qemu, 100, &[("disk", "scsi0"), ("size", "40GiB")]);
+const MIGRATE: RequestCase = ("vm.migrate", Qemu, 100, &[("node", "pve2")]);
+const MIGRATE_COPY: RequestCase = ("vm.migrate", Qemu, 100, &[("node", "pve2"), ("local-disks", "true")]);
+const CLONE: RequestCase = ("vm.clone", Qemu, 900, &[("newid", "120"), ("name", "web-3")]);
+const CLONE_FULL: RequestCase = ("vm.clone", Qemu, 101, &[("newid", "120"), ("name", "web-3"), ("node", "pve2"), ("storage", "local")]);
+
+fn plan_case(world: &RequestWorld, (action, kind, vmid, parameters): RequestCase) -> Plan {
+    world.plan_action(action, kind, vmid, parameters)
+}
+
+/// The changes that a request plans, or the codes that refuse it.
+fn outcome(world: &RequestWorld, case: RequestCase) -> Vec<&'static str> {
+    match &plan_case(world, case).verdicts()[0] {
+        Verdict::Steps(steps) => steps.iter().map(|step| step.change.word()).collect(),
+        Verdict::Refused(refusals) => refusals.iter().map(|refusal| refusal.code().word()).collect(),
+        Verdict::Converged { .. } => vec!["converged"],
+    }
+}
+
+#[track_caller]
+fn check(case: RequestCase, change: impl FnOnce(&mut RequestWorld), expected: &[&str]) {
+    let mut world = RequestWorld::default();
+    change(&mut world);
+    assert_eq!(outcome(&world, case), expected, "{case:?}");
+}
+
+fn set_disk(world: &mut RequestWorld, vmid: u32, key: &str, value: Value) {
+    world.guest_mut(vmid)["hardware"]["disks"][0][key] = value;
+}
+
+fn remove(world: &mut RequestWorld, vmid: u32, key: &str) {
+    world.guest_mut(vmid).as_object_mut().expect("a row").remove(key);
+}
+
+#[test]
+fn plans_every_action() {
+    let cases: [(RequestCase, &str); 18] = [
+        (("vm.start", Qemu, 101, &[]), "start"),
+        (("vm.start", Qemu, 100, &[]), "converged"),
+        (("vm.shutdown", Lxc, 102, &[]), "shutdown"),
+        (("vm.stop", Qemu, 100, &[]), "stop"),
+        (("vm.reboot", Qemu, 100, &[]), "reboot"),
+        (("vm.config.set", Qemu, 100, &[("cores", "4")]), "config.set"),
+        (("vm.config.set", Qemu, 100, &[("cores", "2")]), "converged"),
+        (CREATE, "snapshot.create"),
+        (CREATE_RAM, "snapshot.create"),
+        (DELETE, "snapshot.delete"),
+        (ROLLBACK, "snapshot.rollback"),
+        (ROLLBACK_RAM, "snapshot.rollback"),
+        (GROW, "disk.grow"),
+        (("vm.disk.grow", Lxc, 102, &[("disk", "rootfs"), ("size", "32GiB")]), "converged"),
+        (MIGRATE, "migrate"),
+        (("vm.migrate", Lxc, 102, &[("node", "pve2"), ("mode", "restart")]), "migrate"),
+        (CLONE, "clone"),
+        (CLONE_FULL, "clone"),
+    ];
+    let world = RequestWorld::default();
+    for (case, expected) in cases {
+        assert_eq!(outcome(&world, case), [expected], "{case:?}");
+        let judged = judge(plan_case(&world, case), Limits::default(), Circumstances::default());
+        assert!(matches!(judged, Judged::Safe(_)), "{case:?}: {:?}", judged.judgement());
+    }
+}
+
+#[test]
+fn refuses_a_snapshot_name_that_exists_in_any_letter_case() {
+    check(("vm.snapshot.create", Qemu, 100, &[("name", "old")]), |_| (), &["snapshot-exists"]);
+    check(("vm.snapshot.create", Qemu, 100, &[("name", "OLD")]), |_| (), &["snapshot-exists"]);
+}
+
+#[test]
+fn refuses_a_snapshot_that_does_not_exist() {
+    check(("vm.snapshot.delete", Qemu, 100, &[("name", "gone")]), |_| (), &["snapshot-missing"]);
+    check(("vm.snapshot.rollback", Qemu, 101, &[("name", "old")]), |_| (), &["snapshot-missing"]);
+}
+
+#[test]
+fn refuses_snapshot_actions_while_a_snapshot_is_unfinished() {
+    for case in [CREATE, DELETE, ROLLBACK] {
+        check(case, |world| world.guest_mut(100)["snapshots"]["list"][1]["state"] = json!("prepare"), &["snapshot-unfinished"]);
+    }
+}
+
+#[test]
+fn g1_refuses_what_was_not_read() {
+    for case in [CREATE, DELETE, ROLLBACK] {
+        check(case, |world| remove(world, 100, "snapshots"), &["guard-unread"]);
+    }
+    for case in [CREATE_RAM, ROLLBACK, GROW, MIGRATE] {
+        check(case, |world| remove(world, 100, "hardware"), &["guard-unread"]);
+    }
+    check(MIGRATE, |world| remove(world, 100, "replicated"), &["guard-unread"]);
+    check(MIGRATE, |world| drop(world.observation["nodes"][1].as_object_mut().expect("a node").remove("capacity")), &["guard-unread"]);
+    for case in [MIGRATE, MIGRATE_COPY] {
+        check(case, |world| drop(world.observation["nodes"][1].as_object_mut().expect("a node").remove("storages")), &["guard-unread"]);
+    }
+    check(DELETE, |world| drop(world.guest_mut(100)["snapshots"]["list"][0].as_object_mut().expect("one").remove("made_at")), &["guard-unread"]);
+    check(ROLLBACK_RAM, |world| drop(world.guest_mut(100)["snapshots"]["list"][1].as_object_mut().expect("one").remove("cpu")), &[
+        "guard-unread",
+    ]);
+    for key in ["identity", "digest", "lock", "tags", "protection", "hardware"] {
+        check(CLONE, |world| remove(world, 900, key), &["guard-unread"]);
+    }
+    check(CREATE, |world| remove(world, 100, "identity"), &["guard-unread"]);
+}
+
+#[test]
+fn refuses_to_save_memory_that_cannot_be_saved() {
+    check(("vm.snapshot.create", Qemu, 101, &[("name", "new"), ("ram", "true")]), |_| (), &["ram-state-unavailable"]);
+    check(("vm.snapshot.create", Lxc, 102, &[("name", "new"), ("ram", "true")]), |_| (), &["ram-state-unavailable"]);
+    check(CREATE_RAM, |world| world.guest_mut(100)["hardware"]["host_devices"] = json!(["hostpci0"]), &["ram-state-unavailable"]);
+}
+
+#[test]
+fn refuses_to_resume_memory_on_other_hardware() {
+    let use_host_cpu = |world: &mut RequestWorld| world.guest_mut(100)["snapshots"]["list"][1]["cpu"] = json!("host,+kvm_pv_eoi");
+    check(ROLLBACK_RAM, use_host_cpu, &["snapshot.rollback"]);
+    let set_model = |model: &'static str| {
+        move |world: &mut RequestWorld| {
+            use_host_cpu(world);
+            world.observation["nodes"][2]["capacity"]["cpu_model"] = json!(model);
+        }
+    };
+    check(ROLLBACK_RAM, set_model("Xeon 2"), &["snapshot-hardware"]);
+    check(ROLLBACK_RAM, |world| {
+        use_host_cpu(world);
+        world.observation["nodes"][2].as_object_mut().expect("a node").remove("capacity");
+    }, &["snapshot-hardware"]);
+}
+
+#[test]
+fn refuses_an_unsuitable_run_state() {
+    check(("vm.reboot", Qemu, 101, &[]), |_| (), &["run-state-unsuitable"]);
+    check(("vm.migrate", Qemu, 101, &[("node", "pve2"), ("mode", "online")]), |_| (), &["run-state-unsuitable"]);
+    check(("vm.migrate", Qemu, 100, &[("node", "pve2"), ("mode", "offline")]), |_| (), &["run-state-unsuitable"]);
+    check(("vm.migrate", Lxc, 102, &[("node", "pve2")]), |_| (), &["run-state-unsuitable"]);
+    check(("vm.reboot", Lxc, 102, &[]), |_| (), &["unsupported-change"]);
+}
+
+#[test]
+fn refuses_to_grow_a_disk_that_is_missing_or_would_shrink() {
+    check(("vm.disk.grow", Qemu, 100, &[("disk", "scsi1"), ("size", "40GiB")]), |_| (), &["disk-missing"]);
+    check(GROW, |world| set_disk(world, 100, "cdrom", json!(true)), &["disk-missing"]);
+    check(GROW, |world| drop(world.guest_mut(100)["hardware"]["disks"][0].as_object_mut().expect("a disk").remove("size_kib")), &[
+        "disk-missing",
+    ]);
+    check(("vm.disk.grow", Qemu, 100, &[("disk", "scsi0"), ("size", "31GiB")]), |_| (), &["disk-shrink"]);
+    check(("vm.disk.grow", Qemu, 100, &[("disk", "scsi0"), ("size", "40TiB")]), |_| (), &["storage-full"]);
+}
+
+#[test]
+fn refuses_to_move_a_guest_that_is_tied_to_its_node() {
+    check(MIGRATE, |world| world.guest_mut(100)["hardware"]["host_devices"] = json!(["hostpci0"]), &["local-resources"]);
+    let use_local_disk = |world: &mut RequestWorld| {
+        set_disk(world, 100, "storage", json!("local"));
+        set_disk(world, 100, "volume", json!("local:vm-100-disk-0"));
+    };
+    check(MIGRATE, use_local_disk, &["local-resources"]);
+    check(MIGRATE_COPY, use_local_disk, &["migrate"]);
+    check(MIGRATE_COPY, |world| {
+        use_local_disk(world);
+        set_disk(world, 100, "cdrom", json!(true));
+    }, &["local-resources"]);
+    check(MIGRATE, |world| world.guest_mut(100)["replicated"] = json!(true), &["guest-replicated"]);
+}
+
+#[test]
+fn refuses_a_node_that_cannot_take_the_guest() {
+    check(MIGRATE, |world| world.observation["nodes"][1]["online"] = json!(false), &["node-offline"]);
+    check(("vm.migrate", Qemu, 100, &[("node", "pve9")]), |_| (), &["node-offline"]);
+    check(MIGRATE, |world| world.observation["nodes"][1]["capacity"]["memory_available"] = json!(1 << 30), &["node-memory"]);
+    check(("vm.migrate", Qemu, 101, &[("node", "pve2")]), |world| {
+        world.observation["nodes"][1]["capacity"]["memory_available"] = json!(1 << 30);
+    }, &["migrate"]);
+    let set_storage = |key: &'static str, value: Value| move |world: &mut RequestWorld| world.observation["nodes"][1]["storages"][1][key] = value;
+    check(MIGRATE, set_storage("active", json!(false)), &["storage-unsuitable"]);
+    check(MIGRATE, set_storage("content", json!(["iso"])), &["storage-unsuitable"]);
+    check(MIGRATE, |world| drop(world.observation["nodes"][1]["storages"].as_array_mut().expect("storages").remove(1)), &[
+        "storage-unsuitable",
+    ]);
+    let fill_local = |world: &mut RequestWorld| world.observation["nodes"][1]["storages"][0]["available"] = json!(1 << 30);
+    check(CLONE_FULL, fill_local, &["storage-full"]);
+    check(("vm.migrate", Qemu, 100, &[("node", "pve1")]), |_| (), &["converged"]);
+}
+
+#[test]
+fn refuses_a_clone_onto_a_taken_or_unknown_id() {
+    check(("vm.clone", Qemu, 900, &[("newid", "101"), ("name", "web-3")]), |_| (), &["id-taken"]);
+    check(("vm.clone", Qemu, 900, &[("newid", "102"), ("name", "web-3")]), |_| (), &["id-taken"]);
+    // A list that may lack guests proves nothing about an id.
+    check(CLONE, |world| world.observation["complete"] = json!(false), &["observation-incomplete", "guest-unknown"]);
+}
+
+#[test]
+fn refuses_a_source_that_cannot_be_cloned_so() {
+    check(("vm.clone", Qemu, 101, &[("newid", "120"), ("name", "web-3"), ("disks", "linked")]), |_| (), &["not-a-template"]);
+    check(CLONE, |world| world.guest_mut(900)["lock"] = json!("backup"), &["guest-locked"]);
+    check(CLONE, |world| world.guest_mut(900)["tags"] = json!(["converger-hold"]), &["guest-held"]);
+    check(CLONE, |world| world.guest_mut(900)["hardware"]["host_devices"] = json!(["usb0"]), &["local-resources"]);
+    check(("vm.clone", Lxc, 900, &[("newid", "120"), ("name", "web-3")]), |_| (), &["kind-mismatch"]);
+    check(("vm.clone", Qemu, 901, &[("newid", "120"), ("name", "web-3")]), |_| (), &["guest-missing"]);
+    check(CLONE, |world| world.guest_mut(900)["status"] = json!("unknown"), &["guest-unknown"]);
+    check(CLONE_FULL, |world| set_disk(world, 101, "storage", json!("local")), &["local-resources"]);
+}
+
+#[test]
+fn g3_refuses_to_copy_protection_that_was_not_requested() {
+    check(CLONE, |world| world.guest_mut(900)["tags"] = json!(["prod"]), &["protection-copied"]);
+    check(CLONE, |world| world.guest_mut(900)["protection"] = json!(true), &["protection-copied"]);
+}
+
+#[test]
+fn g3_refuses_to_interrupt_a_protected_guest_by_request() {
+    let protect = |world: &mut RequestWorld| world.guest_mut(100)["tags"] = json!(["prod"]);
+    for case in [ROLLBACK, ROLLBACK_RAM, ("vm.stop", Qemu, 100, &[][..]), ("vm.reboot", Qemu, 100, &[])] {
+        check(case, protect, &["protected-guest"]);
+    }
+    check(("vm.migrate", Lxc, 102, &[("node", "pve2"), ("mode", "restart")]), |world| world.guest_mut(102)["tags"] = json!(["prod"]), &[
+        "protected-guest",
+    ]);
+    check(("vm.migrate", Qemu, 101, &[("node", "pve2")]), |world| world.guest_mut(101)["name"] = json!("prod-db"), &["protected-guest"]);
+    for case in [CREATE, GROW, MIGRATE] {
+        assert_eq!(
+            {
+                let mut world = RequestWorld::default();
+                protect(&mut world);
+                outcome(&world, case).len()
+            },
+            1,
+            "{case:?}"
+        );
+        check(case, protect, &[plan_case(&RequestWorld::default(), case).steps_of(crate::guest::Vmid::new(100).expect("an id"))[0].change.word()]);
+    }
+}
+
+#[test]
+fn refuses_every_action_on_a_guest_that_others_control() {
+    for case in [CREATE, DELETE, ROLLBACK, GROW, MIGRATE] {
+        check(case, |world| world.guest_mut(100)["lock"] = json!("backup"), &["guest-locked"]);
+        check(case, |world| world.guest_mut(100)["tags"] = json!(["converger-hold"]), &["guest-held"]);
+        check(case, |world| world.guest_mut(100)["status"] = json!("unknown"), &["guest-unknown"]);
+        check(case, |world| world.observation["quorate"] = json!(false), &["not-quorate"]);
+    }
+    check(("vm.snapshot.create", Lxc, 100, &[("name", "new")]), |_| (), &["kind-mismatch"]);
+    for case in [ROLLBACK, MIGRATE] {
+        check(case, |world| world.guest_mut(100)["ha"] = json!({ "state": "started" }), &["ha-owned"]);
+    }
+    for case in [CREATE, GROW] {
+        let word = outcome(&RequestWorld::default(), case);
+        check(case, |world| world.guest_mut(100)["ha"] = json!({ "state": "started" }), &word);
+    }
+}
+
+/// The guarantees are checked again on the finished plan, without the planner.
+#[test]
+fn judge_refuses_a_clone_that_the_planner_should_not_have_made() {
+    let steps = plan_case(&RequestWorld::default(), CLONE).verdicts().to_vec();
+    let broken = |change: &dyn Fn(&mut RequestWorld)| {
+        let mut world = RequestWorld::default();
+        change(&mut world);
+        let judged = judge(plan_case(&world, CLONE).with_verdicts(steps.clone()), Limits::default(), Circumstances::default());
+        judged.judgement().refusals().iter().map(|refusal| refusal.code()).collect::<Vec<_>>()
+    };
+    assert_eq!(broken(&|_| ()), []);
+    let changes: [&dyn Fn(&mut RequestWorld); 6] = [
+        &|world| world.observation["complete"] = json!(false),
+        &|world| world.guest_mut(900)["template"] = json!(false),
+        &|world| world.guest_mut(900)["lock"] = json!("backup"),
+        &|world| world.guest_mut(900)["identity"]["uuid"] = json!("other"),
+        &|world| world.guest_mut(900)["protection"] = json!(true),
+        &|world| world.observation["nodes"][0]["online"] = json!(false),
+    ];
+    for change in changes {
+        assert!(broken(change).contains(&RefusalCode::GuaranteeBroken));
+    }
+}
