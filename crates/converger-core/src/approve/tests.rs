@@ -213,15 +213,20 @@ fn operations_keep_plan_order_and_plan_digest() {
         .collect();
     assert_eq!(shown, ["op-0 100 start", "op-1 101 shutdown", "op-2 102 config.set"]);
     assert!(operations.iter().all(|(operation, _)| operation.plan == digest && operation.run == run));
-    assert!(expect_approved(full_plan(), &admission_with(typed_confirmation(&["web-101"]))).into_operations(&run, |_| None, None).is_none());
+    assert!(
+        expect_approved(full_plan(), &admission_with(typed_confirmation(&["web-101"]))).into_operations(&run, |_| None, None).is_none()
+    );
 }
 
 #[test]
 fn power_step_checks_its_after_dependencies() {
     let chained = safe_plan(|desired, _| desired["guests"][0]["after"] = json!([103]));
     let run = RunId::new("run").expect("an id");
-    let operations = expect_approved(chained, &admission_with(typed_confirmation(&["web-101"])))
-        .into_operations(&run, |number| OperationId::new(&format!("op-{number}")), None);
+    let operations = expect_approved(chained, &admission_with(typed_confirmation(&["web-101"]))).into_operations(
+        &run,
+        |number| OperationId::new(&format!("op-{number}")),
+        None,
+    );
     let operations = operations.expect("ids");
     // Because of `after` it comes last, behind its dependency.
     let ((start, context), others) = operations.split_last().expect("operations");
@@ -235,8 +240,11 @@ fn power_step_checks_its_after_dependencies() {
 /// The dependencies of each power step: guest, change, and the required state of each other guest.
 fn dependencies_of(safe: SafePlan, names: &[&str]) -> Vec<String> {
     let run = RunId::new("run").expect("an id");
-    let operations = expect_approved(safe, &admission_with(typed_confirmation(names)))
-        .into_operations(&run, |number| OperationId::new(&format!("op-{number}")), None);
+    let operations = expect_approved(safe, &admission_with(typed_confirmation(names))).into_operations(
+        &run,
+        |number| OperationId::new(&format!("op-{number}")),
+        None,
+    );
     let describe = |(operation, context): &(Operation, CheckContext)| {
         let relies: Vec<String> =
             (0..).map_while(|number| context.dependency(number)).map(|on| format!("{} {}", on.address.vmid, on.state.word())).collect();

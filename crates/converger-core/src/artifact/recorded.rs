@@ -13,8 +13,8 @@ use std::io;
 use serde_json::Value;
 
 use super::plan::{step_text, target_text};
-use super::{write_body, write_judgement};
-use crate::apply::Operation;
+use super::{Digest, write_body, write_judgement};
+use crate::apply::{Operation, OperationSource};
 use crate::refusal::Refusal;
 use crate::safety::Judged;
 
@@ -24,6 +24,8 @@ pub use differences::{DifferenceKind, GuestDifference, StepDifference};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedPlan {
     environment: Value,
+    /// The digest of the request that it was made for; null for a desired state.
+    request: Value,
     /// The cluster that the judgement names; null for a recorded observation.
     cluster: Value,
     guests: BTreeMap<u64, RecordedGuest>,
@@ -60,8 +62,13 @@ impl RecordedPlan {
     /// Parses the body of a plan.json. Malformed parts lead to differences, never to a match.
     #[must_use]
     pub fn from_body(body: &Value) -> Self {
-        let mut recorded =
-            Self { environment: member(body, "environment"), cluster: Value::Null, guests: BTreeMap::new(), malformed_rows: Vec::new() };
+        let mut recorded = Self {
+            environment: member(body, "environment"),
+            request: requested_digest(body),
+            cluster: Value::Null,
+            guests: BTreeMap::new(),
+            malformed_rows: Vec::new(),
+        };
         for (number, row) in elements(body.get("guests")).enumerate() {
             match row.get("vmid").and_then(Value::as_u64) {
                 None => recorded.malformed_rows.push(format!("row {}: it is of no guest", number + 1)),
@@ -107,17 +114,18 @@ impl RecordedPlan {
         self.general_differences(now).into_iter().chain(guests).collect()
     }
 
-    /// Whether an operation is a step of this plan: the same guest by birth marks and guards, the same position, the same change, and the
-    /// same classification.
+    /// Whether an operation is a step of this plan: the same guest by birth marks and guards, the same position, the same change, the same
+    /// classification, and, for a requested action, the same request.
     #[must_use]
     pub fn contains_operation(&self, operation: &Operation) -> bool {
-        let Operation { guest, step, impact, risk, class, position, environment, .. } = operation;
+        let Operation { guest, step, impact, risk, class, position, environment, source, .. } = operation;
         let Some(row) = self.guests.get(&u64::from(guest.vmid.get())) else { return false };
         let planned = usize::try_from(*position).ok().and_then(|at| row.step_texts.get(at));
         let as_judged = (*impact, *risk, *class) == (step.impact(), step.risk(), step.class());
         let kind = row.kind == guest.kind.word();
         let is_found = target_text(guest).is_ok_and(|found| found == row.precondition);
-        let is_of = self.environment == environment.as_str() && kind && row.name == *guest.name && is_found;
+        let is_requested = self.request.is_null() || source_request(source).is_some_and(|request| self.request == request.to_string());
+        let is_of = self.environment == environment.as_str() && kind && row.name == *guest.name && is_found && is_requested;
         as_judged && is_of && planned.is_some_and(|planned| step_text(step).is_ok_and(|own| own == *planned))
     }
 
@@ -231,6 +239,21 @@ fn describe_step(step: &Value) -> String {
         fields.map(|(name, field)| format!("{name} {} to {}", member(field, "before"), member(field, "after"))).collect();
     let change = step.get("change").and_then(Value::as_str).unwrap_or_default();
     if fields.is_empty() { change.to_owned() } else { format!("{change} ({})", fields.join(", ")) }
+}
+
+/// The digest of the request in the body of a plan; null for a desired state.
+fn requested_digest(body: &Value) -> Value {
+    match body.get("intent") {
+        Some(intent) if intent.get("kind").is_some_and(|kind| kind == "request") => member(intent, "digest"),
+        _ => Value::Null,
+    }
+}
+
+fn source_request(source: &OperationSource) -> Option<Digest> {
+    match source {
+        OperationSource::Convergent => None,
+        OperationSource::OneShot { request, .. } => Some(*request),
+    }
 }
 
 /// A member, or null.

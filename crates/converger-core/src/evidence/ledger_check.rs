@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::admissions::JudgedPlanKey;
 use super::{AdmissionTracker, LedgerEntry, LedgerReplay, PrunedSet, RecordedAdmission, parse_entry};
-use crate::apply::{JournalRecord, OperationHistory, OperationId, OperationSource};
+use crate::apply::{IdempotencyKey, JournalRecord, Operation, OperationHistory, OperationId, OperationSource, RunId};
 use crate::artifact::{Digest, RecordedPlan};
 use crate::failure::FailureCode;
+use crate::guest::{EnvironmentName, Vmid};
 
 /// What is wrong with a ledger, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,31 +161,57 @@ impl LedgerCheck {
         Ok(pruned)
     }
 
-    /// Checks that every convergent operation is a step of the admitted plan that its judgement does not refuse, and that no step was started twice in one run: whatever its
-    /// outcome, only a later run may plan it again.
+    /// Checks that every operation, whatever its source, is a step of the admitted plan that its judgement does not refuse, that no step
+    /// was started twice in one run, and that an idempotency key belongs to one request and no step was started twice under it.
     fn check_planned_operations<E: From<LedgerFault>, K: Fn(Digest) -> Result<Option<Vec<u8>>, E>>(
         &self,
         plans: &mut PlanCache<'_, K>,
     ) -> Result<(), E> {
-        let mut steps = BTreeSet::new();
+        let mut started = StartedSteps::default();
         let judged_plans: BTreeMap<_, _> = self.recorded_admissions.iter().map(|own| (&own.run, own.judged_plan())).collect();
-        let started = self.intents.iter().filter_map(|(id, index)| Some((self.replay.operations().get(id)?, *index)));
-        for (OperationHistory { operation, .. }, index) in
-            started.filter(|(history, _)| history.operation.source == OperationSource::Convergent)
-        {
+        let intents = self.intents.iter().filter_map(|(id, index)| Some((self.replay.operations().get(id)?, *index)));
+        for (OperationHistory { operation, .. }, index) in intents {
             let judged = judged_plans.get(&operation.run).copied().filter(|(plan, _)| *plan == operation.plan);
-            if !plans.load_plan(judged.unwrap_or((operation.plan, None)))?.is_some_and(|plan| plan.contains_operation(operation)) {
-                let what = format!("entry {index}: the operation {} is not a step of the plan {}", operation.id.as_str(), operation.plan);
-                return Err(LedgerFault { code: FailureCode::UnloggedExecution, index, what }.into());
+            let plan = plans.load_plan(judged.unwrap_or((operation.plan, None)))?;
+            if !plan.is_some_and(|plan| plan.contains_operation(operation)) {
+                let what = format!("the operation {} is not a step of the plan {}", operation.id.as_str(), operation.plan);
+                return Err(unplanned_fault(index, &what).into());
             }
-            if !steps.insert((&operation.run, operation.guest.vmid, operation.position)) {
-                let (id, vmid, run) = (operation.id.as_str(), operation.guest.vmid, operation.run.as_str());
-                let what = format!("entry {index}: the operation {id} repeats a step of guest {vmid} in the run {run}");
-                return Err(LedgerFault { code: FailureCode::UnloggedExecution, index, what }.into());
-            }
+            started.add(operation).map_err(|what| unplanned_fault(index, &what))?;
         }
         Ok(())
     }
+}
+
+/// The steps that were started, by run and by idempotency key.
+#[derive(Default)]
+struct StartedSteps<'o> {
+    of_runs: BTreeSet<(&'o RunId, Vmid, u32)>,
+    of_keys: BTreeSet<(&'o EnvironmentName, &'o IdempotencyKey, u32)>,
+    requests: BTreeMap<(&'o EnvironmentName, &'o IdempotencyKey), Digest>,
+}
+
+impl<'o> StartedSteps<'o> {
+    /// Adds the step of an operation. What is wrong with it otherwise, as a sentence.
+    fn add(&mut self, operation: &'o Operation) -> Result<(), String> {
+        let Operation { id, run, environment, guest, position, source, .. } = operation;
+        let (id, vmid) = (id.as_str(), guest.vmid);
+        if !self.of_runs.insert((run, vmid, *position)) {
+            return Err(format!("the operation {id} repeats a step of guest {vmid} in the run {}", run.as_str()));
+        }
+        let OperationSource::OneShot { key, request } = source else { return Ok(()) };
+        if *self.requests.entry((environment, key)).or_insert(*request) != *request {
+            return Err(format!("the operation {id} has the idempotency key of another request, `{}`", key.as_str()));
+        }
+        if !self.of_keys.insert((environment, key, *position)) {
+            return Err(format!("the operation {id} repeats a step of the request with the idempotency key `{}`", key.as_str()));
+        }
+        Ok(())
+    }
+}
+
+fn unplanned_fault(index: u64, what: &str) -> LedgerFault {
+    LedgerFault { code: FailureCode::UnloggedExecution, index, what: format!("entry {index}: {what}") }
 }
 
 /// Judged plans, each parsed once.
@@ -215,4 +242,39 @@ impl<K> PlanCache<'_, K> {
 
 fn integrity_fault(index: u64, what: impl AsRef<str>) -> LedgerFault {
     LedgerFault { code: FailureCode::IntegrityViolation, index, what: format!("entry {index} {}", what.as_ref()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Rng, some_operations};
+
+    fn keyed_operation(run: &str, key: &str, request: &str, position: u32) -> Operation {
+        let mut seeds = (0..).map(|seed| some_operations(&mut Rng::new(seed), run));
+        let found = seeds.find_map(|mut operations| operations.pop()).expect("one of many plans has a step");
+        let key = IdempotencyKey::new(key).expect("a key");
+        let source = OperationSource::OneShot { key, request: Digest::of_bytes(request.as_bytes()) };
+        Operation { source, position, ..found }
+    }
+
+    #[test]
+    fn g13_a_step_that_starts_twice_under_one_key_is_a_fault() {
+        let first = keyed_operation("run-1", "key-1", "clone", 0);
+        let cases = [
+            (keyed_operation("run-2", "key-1", "clone", 1), None),
+            (keyed_operation("run-2", "key-2", "clone", 0), None),
+            (keyed_operation("run-2", "key-1", "clone", 0), Some("repeats a step of the request with the idempotency key `key-1`")),
+            (keyed_operation("run-2", "key-1", "start", 1), Some("has the idempotency key of another request, `key-1`")),
+            (keyed_operation("run-1", "key-3", "clone", 0), Some("repeats a step of guest")),
+        ];
+        for (second, fault) in cases {
+            let mut started = StartedSteps::default();
+            assert_eq!(started.add(&first), Ok(()));
+            match (started.add(&second), fault) {
+                (Ok(()), None) => {}
+                (Err(what), Some(fault)) => assert!(what.contains(fault), "{what}"),
+                (found, fault) => panic!("{found:?}, expected {fault:?}"),
+            }
+        }
+    }
 }

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::guest::GuestKind::{Lxc, Qemu};
 use crate::guest::GuestKind;
+use crate::guest::GuestKind::{Lxc, Qemu};
 use crate::policy::{Circumstances, Limits};
 use crate::refusal::RefusalCode;
 use crate::safety::{Judged, judge};
@@ -114,10 +114,16 @@ fn g1_refuses_what_was_not_read() {
     for case in [MIGRATE, MIGRATE_COPY] {
         check(case, |world| drop(world.observation["nodes"][1].as_object_mut().expect("a node").remove("storages")), &["guard-unread"]);
     }
-    check(DELETE, |world| drop(world.guest_mut(100)["snapshots"]["list"][0].as_object_mut().expect("one").remove("made_at")), &["guard-unread"]);
-    check(ROLLBACK_RAM, |world| drop(world.guest_mut(100)["snapshots"]["list"][1].as_object_mut().expect("one").remove("cpu")), &[
-        "guard-unread",
-    ]);
+    check(
+        DELETE,
+        |world| drop(world.guest_mut(100)["snapshots"]["list"][0].as_object_mut().expect("one").remove("made_at")),
+        &["guard-unread"],
+    );
+    check(
+        ROLLBACK_RAM,
+        |world| drop(world.guest_mut(100)["snapshots"]["list"][1].as_object_mut().expect("one").remove("cpu")),
+        &["guard-unread"],
+    );
     for key in ["identity", "digest", "lock", "tags", "protection", "hardware"] {
         check(CLONE, |world| remove(world, 900, key), &["guard-unread"]);
     }
@@ -142,10 +148,14 @@ fn refuses_to_resume_memory_on_other_hardware() {
         }
     };
     check(ROLLBACK_RAM, set_model("Xeon 2"), &["snapshot-hardware"]);
-    check(ROLLBACK_RAM, |world| {
-        use_host_cpu(world);
-        world.observation["nodes"][2].as_object_mut().expect("a node").remove("capacity");
-    }, &["snapshot-hardware"]);
+    check(
+        ROLLBACK_RAM,
+        |world| {
+            use_host_cpu(world);
+            world.observation["nodes"][2].as_object_mut().expect("a node").remove("capacity");
+        },
+        &["snapshot-hardware"],
+    );
 }
 
 #[test]
@@ -161,9 +171,11 @@ fn refuses_an_unsuitable_run_state() {
 fn refuses_to_grow_a_disk_that_is_missing_or_would_shrink() {
     check(("vm.disk.grow", Qemu, 100, &[("disk", "scsi1"), ("size", "40GiB")]), |_| (), &["disk-missing"]);
     check(GROW, |world| set_disk(world, 100, "cdrom", json!(true)), &["disk-missing"]);
-    check(GROW, |world| drop(world.guest_mut(100)["hardware"]["disks"][0].as_object_mut().expect("a disk").remove("size_kib")), &[
-        "disk-missing",
-    ]);
+    check(
+        GROW,
+        |world| drop(world.guest_mut(100)["hardware"]["disks"][0].as_object_mut().expect("a disk").remove("size_kib")),
+        &["disk-missing"],
+    );
     check(("vm.disk.grow", Qemu, 100, &[("disk", "scsi0"), ("size", "31GiB")]), |_| (), &["disk-shrink"]);
     check(("vm.disk.grow", Qemu, 100, &[("disk", "scsi0"), ("size", "40TiB")]), |_| (), &["storage-full"]);
 }
@@ -177,10 +189,14 @@ fn refuses_to_move_a_guest_that_is_tied_to_its_node() {
     };
     check(MIGRATE, use_local_disk, &["local-resources"]);
     check(MIGRATE_COPY, use_local_disk, &["migrate"]);
-    check(MIGRATE_COPY, |world| {
-        use_local_disk(world);
-        set_disk(world, 100, "cdrom", json!(true));
-    }, &["local-resources"]);
+    check(
+        MIGRATE_COPY,
+        |world| {
+            use_local_disk(world);
+            set_disk(world, 100, "cdrom", json!(true));
+        },
+        &["local-resources"],
+    );
     check(MIGRATE, |world| world.guest_mut(100)["replicated"] = json!(true), &["guest-replicated"]);
 }
 
@@ -189,15 +205,22 @@ fn refuses_a_node_that_cannot_take_the_guest() {
     check(MIGRATE, |world| world.observation["nodes"][1]["online"] = json!(false), &["node-offline"]);
     check(("vm.migrate", Qemu, 100, &[("node", "pve9")]), |_| (), &["node-offline"]);
     check(MIGRATE, |world| world.observation["nodes"][1]["capacity"]["memory_available"] = json!(1 << 30), &["node-memory"]);
-    check(("vm.migrate", Qemu, 101, &[("node", "pve2")]), |world| {
-        world.observation["nodes"][1]["capacity"]["memory_available"] = json!(1 << 30);
-    }, &["migrate"]);
-    let set_storage = |key: &'static str, value: Value| move |world: &mut RequestWorld| world.observation["nodes"][1]["storages"][1][key] = value;
+    check(
+        ("vm.migrate", Qemu, 101, &[("node", "pve2")]),
+        |world| {
+            world.observation["nodes"][1]["capacity"]["memory_available"] = json!(1 << 30);
+        },
+        &["migrate"],
+    );
+    let set_storage =
+        |key: &'static str, value: Value| move |world: &mut RequestWorld| world.observation["nodes"][1]["storages"][1][key] = value;
     check(MIGRATE, set_storage("active", json!(false)), &["storage-unsuitable"]);
     check(MIGRATE, set_storage("content", json!(["iso"])), &["storage-unsuitable"]);
-    check(MIGRATE, |world| drop(world.observation["nodes"][1]["storages"].as_array_mut().expect("storages").remove(1)), &[
-        "storage-unsuitable",
-    ]);
+    check(
+        MIGRATE,
+        |world| drop(world.observation["nodes"][1]["storages"].as_array_mut().expect("storages").remove(1)),
+        &["storage-unsuitable"],
+    );
     let fill_local = |world: &mut RequestWorld| world.observation["nodes"][1]["storages"][0]["available"] = json!(1 << 30);
     check(CLONE_FULL, fill_local, &["storage-full"]);
     check(("vm.migrate", Qemu, 100, &[("node", "pve1")]), |_| (), &["converged"]);
@@ -235,9 +258,11 @@ fn g3_refuses_to_interrupt_a_protected_guest_by_request() {
     for case in [ROLLBACK, ROLLBACK_RAM, ("vm.stop", Qemu, 100, &[][..]), ("vm.reboot", Qemu, 100, &[])] {
         check(case, protect, &["protected-guest"]);
     }
-    check(("vm.migrate", Lxc, 102, &[("node", "pve2"), ("mode", "restart")]), |world| world.guest_mut(102)["tags"] = json!(["prod"]), &[
-        "protected-guest",
-    ]);
+    check(
+        ("vm.migrate", Lxc, 102, &[("node", "pve2"), ("mode", "restart")]),
+        |world| world.guest_mut(102)["tags"] = json!(["prod"]),
+        &["protected-guest"],
+    );
     check(("vm.migrate", Qemu, 101, &[("node", "pve2")]), |world| world.guest_mut(101)["name"] = json!("prod-db"), &["protected-guest"]);
     for case in [CREATE, GROW, MIGRATE] {
         assert_eq!(
@@ -249,7 +274,11 @@ fn g3_refuses_to_interrupt_a_protected_guest_by_request() {
             1,
             "{case:?}"
         );
-        check(case, protect, &[plan_case(&RequestWorld::default(), case).steps_of(crate::guest::Vmid::new(100).expect("an id"))[0].change.word()]);
+        check(
+            case,
+            protect,
+            &[plan_case(&RequestWorld::default(), case).steps_of(crate::guest::Vmid::new(100).expect("an id"))[0].change.word()],
+        );
     }
 }
 

@@ -47,8 +47,14 @@ fn ledger_of(fixture: &AdmissionFixture) -> LedgerFixture {
     let judgement: serde_json::Value = serde_json::from_slice(&fixture.blobs[&decision.judgement]).expect("JSON");
     let of_guests = RecordedPlan::from_body(&body).with_judgement(&judgement);
     entries.extend(of_guests.refusals().into_iter().map(|(guest, code)| refused(Vmid::new(guest), code)));
-    let approved =
-        |proposal, by: &str, how, names| LedgerEntry::Approved { run: run.clone(), proposal, by: by.into(), how: slug(how), names, at_ms: 1 };
+    let approved = |proposal, by: &str, how, names| LedgerEntry::Approved {
+        run: run.clone(),
+        proposal,
+        by: by.into(),
+        how: slug(how),
+        names,
+        at_ms: 1,
+    };
     match &admission.confirmation {
         Confirmation::None | Confirmation::Declined { .. } => {}
         Confirmation::Typed { by, names } => entries.push(approved(*proposal, by, "typed", names.clone().into())),

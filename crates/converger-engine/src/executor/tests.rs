@@ -104,7 +104,15 @@ impl<S: Store + 'static> Process<S> {
     fn submission(&self, plan: ApprovedPlan, run: RunId) -> RunSubmission<TestCluster> {
         let prefix = run.as_str().to_owned();
         let ids = Box::new(move |number: usize| OperationId::new(&format!("{prefix}-{number}")));
-        RunSubmission { plan, run, ids, key: None, actuator: Arc::new(self.world.clone()), options: self.options, on_notice: Box::new(|_| ()) }
+        RunSubmission {
+            plan,
+            run,
+            ids,
+            key: None,
+            actuator: Arc::new(self.world.clone()),
+            options: self.options,
+            on_notice: Box::new(|_| ()),
+        }
     }
 
     fn submit(&self, plan: ApprovedPlan, run: RunId) -> PendingReport {

@@ -72,7 +72,14 @@ fn record(world: &TestWorld) -> Recorded {
 
 /// The tables as they are after an action and a field were added, at their beginning.
 fn extended_tables() -> (Vec<Action>, Vec<FieldRule>) {
-    let action = Action { action: "vm.audit", approvals: ApprovalNeed::None, change: "audit", class: ChangeClass::Benign, impact: Impact::None, risk: Risk::Low };
+    let action = Action {
+        action: "vm.audit",
+        approvals: ApprovalNeed::None,
+        change: "audit",
+        class: ChangeClass::Benign,
+        impact: Impact::None,
+        risk: Risk::Low,
+    };
     let field = FieldRule { kind: GuestKind::Lxc, ..TABLE[0] };
     (std::iter::once(action).chain(CATALOGUE).collect(), std::iter::once(field).chain(TABLE).collect())
 }

@@ -64,7 +64,9 @@ impl TimedWorld {
             }
             EnvRequest::Task(_) if self.is_start_finished(id) => testing::task_ended_response(),
             EnvRequest::Task(_) => EnvResponse::Task(TaskState::Running),
-            EnvRequest::Locate(_) | EnvRequest::Tasks { .. } | EnvRequest::Snapshots(_) | EnvRequest::IdState(_) => panic!("nothing is lost here"),
+            EnvRequest::Locate(_) | EnvRequest::Tasks { .. } | EnvRequest::Snapshots(_) | EnvRequest::IdState(_) => {
+                panic!("nothing is lost here")
+            }
         }
     }
 }
