@@ -254,7 +254,7 @@ fn export_requires_a_pruned_blob_that_is_named_again() {
     let (reading, rest) = (Digest::of_bytes(b"a reading"), Digest::of_bytes(b"what else they rest on"));
     let lab = EnvironmentName::new("lab").expect("a name");
     let started = |id: &str, at_ms| {
-        let inputs = DecisionInputs { config: rest, desired: rest, observation: reading, rules: rest, catalogue: rest, ..some_inputs() };
+        let inputs = DecisionInputs { config: rest, intent: rest, observation: reading, rules: rest, catalogue: rest, ..some_inputs() };
         let id = RunId::new(id).expect("an id");
         let run = RunStart { id: id.clone(), environment: lab.clone(), plan: rest, by: "ann".into(), at_ms, boot: None };
         Batch::from(StoreWrite::RunStarted { run, inputs: Box::new(inputs) }).with(StoreWrite::RunEnded {

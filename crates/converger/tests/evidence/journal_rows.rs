@@ -130,7 +130,7 @@ fn keyed_operation_with(fixture: &EvidenceFixture, is_admitted: bool) -> Operati
     let digest = Digest::of_bytes(&body);
     let operation = Operation { source: OperationSource::OneShot { key, request }, plan: digest, ..found };
     let (run, environment, plan, at_ms) = (operation.run.clone(), operation.environment.clone(), operation.plan, 1_794_700_800_000);
-    let inputs = DecisionInputs { config: digest, desired: digest, observation: digest, rules: digest, catalogue: digest, ..some_inputs() };
+    let inputs = DecisionInputs { config: digest, intent: digest, observation: digest, rules: digest, catalogue: digest, ..some_inputs() };
     let started = RunStart { id: run.clone(), environment, plan, by: "ann".into(), at_ms, boot: None };
     let answer = Slug::new("admitted").expect("a word");
     let admission = Admission {
@@ -142,13 +142,13 @@ fn keyed_operation_with(fixture: &EvidenceFixture, is_admitted: bool) -> Operati
         age_secs_max: Admission::AGE_SECS_MAX,
     };
     let decision = Decision { inputs: inputs.clone(), plan, judgement: digest };
-    let bundle = AdmissionBundle::new("ann", decision, admission, &[]).to_canonical_json().expect("memory takes it");
+    let bundle = AdmissionBundle::new("ann", decision, digest, admission, &[]).to_canonical_json().expect("memory takes it");
     let admitted = LedgerEntry::Admitted { run: run.clone(), plan, bundle: Digest::of_bytes(&bundle), answer, at_ms };
     let mut writes = vec![
         StoreWrite::blob(body),
         StoreWrite::blob(bundle),
         StoreWrite::RunStarted { run: started, inputs: Box::new(inputs) },
-        StoreWrite::decision(LedgerEntry::PlanMade { run, plan, judgement: digest, at_ms }),
+        StoreWrite::decision(LedgerEntry::PlanMade { run, plan, proposal: digest, judgement: digest, at_ms }),
     ];
     writes.extend(is_admitted.then(|| StoreWrite::decision(admitted)));
     writes.push(StoreWrite::from(JournalRecord::Intent { operation: Box::new(operation.clone()), at_ms }));

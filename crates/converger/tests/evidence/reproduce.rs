@@ -9,7 +9,7 @@ use std::process::Command;
 use converger_core::apply::{OperationEnd, RunId, RunStart};
 use converger_core::artifact::Digest;
 use converger_core::evidence::{DecisionRecord, LedgerEntry, record_decision};
-use converger_core::guest::EnvironmentName;
+use converger_core::guest::{ClusterIdentity, EnvironmentName};
 use converger_core::policy::{BlockedBy, Circumstances, GuestBlock, Limits, MachineIdentity, MachineMark, Rules};
 use converger_core::safety::judge;
 use converger_core::testing::{Rng, TestWorld, some_config};
@@ -44,7 +44,9 @@ fn random_decision(number: u64) -> DecisionRecord {
     let [guests, percent, stops] = [50, 100, 5].map(|most| u32::try_from(rng.below(most + 1)).unwrap_or(0));
     let limits = if rng.one_in(2) { Limits::default() } else { Limits { guests, percent, stops } };
     // Letters whose length or case depends on the locale.
-    let circumstances = Circumstances { freeze: rng.one_in(4).then(|| "\u{131}stanbul I\u{307} \u{202e}move".to_owned()), holds };
+    let freeze = rng.one_in(4).then(|| "\u{131}stanbul I\u{307} \u{202e}move".to_owned());
+    let cluster = ClusterIdentity::parse(&["AB"; 32].join(":")).filter(|_| rng.one_in(2));
+    let circumstances = Circumstances { cluster, freeze, holds };
     let config = some_config(&rules, limits, None);
     inputs.rules = rules.into();
     record_decision(&judge(inputs.plan(), limits, circumstances), env!("CARGO_PKG_VERSION"), config).expect("memory takes it")
@@ -66,7 +68,13 @@ fn refused_run_writes(number: u64, record: DecisionRecord) -> Vec<StoreWrite> {
     let run = RunStart { id: id.clone(), environment, plan: record.plan, by: "ann".into(), at_ms, boot: None };
     let mut writes: Vec<StoreWrite> = record.blobs.into_iter().map(StoreWrite::blob).collect();
     writes.push(StoreWrite::RunStarted { run, inputs: Box::new(record.inputs) });
-    writes.push(StoreWrite::decision(LedgerEntry::PlanMade { run: id.clone(), plan: record.plan, judgement: record.judgement, at_ms }));
+    writes.push(StoreWrite::decision(LedgerEntry::PlanMade {
+        run: id.clone(),
+        plan: record.plan,
+        proposal: record.proposal,
+        judgement: record.judgement,
+        at_ms,
+    }));
     writes.push(StoreWrite::RunEnded { id, end: OperationEnd::Refused, at_ms });
     writes
 }

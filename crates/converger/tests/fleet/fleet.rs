@@ -126,6 +126,7 @@ impl Fleet {
             plan: approved,
             run,
             ids: Box::new(|number| OperationId::new(&format!("fleet-{number}"))),
+            key: None,
             actuator: Arc::clone(&actuator),
             options: RunOptions::default(),
             on_notice: Box::new(|_| ()),

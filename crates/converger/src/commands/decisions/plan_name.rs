@@ -136,7 +136,7 @@ mod tests {
         let made = decisions.iter().map(|(run, start)| {
             let any = digest("0");
             let inputs =
-                DecisionInputs { program: "1".into(), planner: 1, config: any, desired: any, observation: any, rules: any, catalogue: any };
+                DecisionInputs { program: "1".into(), planner: 1, config: any, intent: any, observation: any, rules: any, catalogue: any };
             let (id, environment) = (RunId::new(run).expect("a run"), EnvironmentName::new("lab").expect("a name"));
             let run = RunStart { id, environment, plan: digest(start), by: "ann".into(), at_ms: 0, boot: None };
             RunDecision { run, decision: Decision { inputs, plan: digest(start), judgement: any }, index: 0, admissions: Vec::new() }
