@@ -129,6 +129,21 @@ pub enum ApprovalNeed {
     OneSigned,
 }
 
+impl Action {
+    /// The word of the change that undoes it, if one does. Nothing takes back a reboot, a rollback, a deletion, a growth or a new guest.
+    #[must_use]
+    pub fn undo(&self) -> Option<&'static str> {
+        match self.change {
+            "config.set" => Some("config.set"),
+            "migrate" => Some("migrate"),
+            "shutdown" | "stop" => Some("start"),
+            "snapshot.create" => Some("snapshot.delete"),
+            "start" => Some("shutdown"),
+            _ => None,
+        }
+    }
+}
+
 impl ApprovalNeed {
     /// What it asks for, for people.
     #[must_use]
@@ -286,23 +301,14 @@ pub struct InverseChange<'c>(pub &'c Change);
 impl Serialize for InverseChange<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut undo = serializer.serialize_map(None)?;
+        if let Some(change) = self.0.action().undo() {
+            undo.serialize_entry("change", change)?;
+        }
         match self.0 {
-            Change::ConfigSet(fields) => {
-                undo.serialize_entry("change", "config.set")?;
-                undo.serialize_entry("fields", &ValuesBefore(fields))?;
-            }
-            Change::Start => undo.serialize_entry("change", "shutdown")?,
-            Change::Shutdown { .. } | Change::Stop => undo.serialize_entry("change", "start")?,
-            Change::SnapshotCreate(new) => {
-                undo.serialize_entry("change", "snapshot.delete")?;
-                undo.serialize_entry("snapshot", &new.name)?;
-            }
-            Change::Migrate(migration) => {
-                undo.serialize_entry("change", "migrate")?;
-                undo.serialize_entry("to", &migration.from)?;
-            }
-            // No change of this program takes back a reboot, a rollback, a deletion, a growth or a new guest.
-            Change::Reboot { .. } | Change::SnapshotDelete(_) | Change::SnapshotRollback(_) | Change::DiskGrow(_) | Change::Clone(_) => {}
+            Change::ConfigSet(fields) => undo.serialize_entry("fields", &ValuesBefore(fields))?,
+            Change::SnapshotCreate(new) => undo.serialize_entry("snapshot", &new.name)?,
+            Change::Migrate(migration) => undo.serialize_entry("to", &migration.from)?,
+            _ => {}
         }
         undo.end()
     }

@@ -21,7 +21,7 @@ use crate::guest::{DiskKey, DiskSize, EnvironmentName, GuestKind, GuestName, Nod
 use crate::observe::ReadSet;
 
 pub use parameter::{ACTIONS, ActionParameter, ActionSpec, find_action};
-pub use parse::RequestFault;
+pub use parse::{RequestFault, unknown_action};
 
 /// Schema id of a stored request.
 pub const REQUEST_SCHEMA: &str = "converger.request/1";

@@ -27,7 +27,8 @@ use crate::event::{EnvironmentEvents, EventSink, EventStream, RunEvent};
 use crate::executor::{EndpointActuator, EnvironmentActuator, EnvironmentExecutor, publish_to};
 use crate::reader::{EnvironmentReader, Observed, find_undeclared_pending};
 use crate::record::{self, RunOrigin, RunRecord};
-use crate::report::{HeldBefore, RecoveryReport};
+use crate::report::{HeldBefore, RecoveryReport, RunReport};
+use crate::request_key::{KeyUse, RepeatedRequest, find_key_use, key_of_run};
 use crate::run::{Run, RunContext, RunRequest};
 use crate::run_clock::RunClock;
 use crate::slow_response::SlowResponseNotice;
@@ -71,8 +72,11 @@ pub enum Opened {
 pub enum StartedRun {
     /// Its plan waits for confirmation.
     Run(Box<Run>),
-    /// The environment name does not stand for the cluster that answers, or the cluster cannot be identified.
+    /// The environment name does not stand for the cluster that answers, the cluster cannot be identified, or the key of the request is that of another
+    /// one.
     Refused(Refusal),
+    /// The request was executed before with the same key. Nothing was planned or sent.
+    Repeated(Box<RepeatedRequest>),
 }
 
 /// The result of a recovery. A refusal is a decision: it cannot be passed on with `?`.
@@ -198,7 +202,7 @@ impl Environment {
         }
     }
 
-    /// Observes, recovers, plans, judges and records. Sends no change.
+    /// Observes, recovers, plans, judges and records. Sends no change. A request that was executed before with the same key is not planned again.
     ///
     /// # Errors
     /// Too many runs are open, a stop was requested, there is no observation, or the journal cannot be used.
@@ -208,6 +212,13 @@ impl Environment {
         // Held until the run has ended: the number of open runs is bounded before anything is read for them.
         let slot = executor.reserve_slot().map_err(|reason| RuntimeError::not_accepting(reader.name(), reason))?;
         executor.set_limits(reader.config().at_once);
+        // Nothing is read for a request whose outcome is known. If it may be in flight, recovery settles it first.
+        let key_use = self.find_key_use(reader, &request).await?;
+        if !key_use.is_open()
+            && let Some(ended) = end_by_key(reader, &request, key_use, RecoveryReport::default())
+        {
+            return Ok(ended);
+        }
         let selection = request.intent.scope().into();
         // Observe first: it selects the endpoint that recovery reads from and that changes are sent to.
         let proxmox = reader.connect()?.with_needs(request.intent.read_set());
@@ -218,14 +229,19 @@ impl Environment {
         };
         // A guest whose last operation is unresolved must not be planned as if it were idle (G13).
         let recovered = self.settle(reader, self.find_unsettled().await?, &actuator).await?;
+        if let Some(ended) = end_by_key(reader, &request, self.find_key_use(reader, &request).await?, recovered.clone()) {
+            return Ok(ended);
+        }
         let report = if recovered.operations().is_empty() { report } else { reader.observe_live(&proxmox, &selection).await? };
         let (conditions, held_before) = self.load_conditions(reader, &request, &report, &recovered).await?;
         let observed = Observed { observation: report.reading.clone(), provenance: Provenance::Live, cluster: Some(cluster) };
         let RunRequest { intent, key, expected, narrowed: omission, refused, on_failure, requested_by } = request;
+        let is_request = intent.request().is_some();
         let planned = reader.judge(intent, observed, &conditions);
         let staleness = expected.map(|expected| expected.find_difference(&planned.judged, omission)).transpose()?.flatten();
         // Record before returning: no caller sees a decision that the ledger does not have (G10).
         let origin = RunOrigin { run: reader.host().new_run_id()?, requested_by, host: Arc::clone(reader.host()) };
+        let key = if is_request { Some(key.map_or_else(|| key_of_run(&origin.run), Ok)?) } else { None };
         let record = RunRecord::start(&self.shared.state, &planned.judged, reader.config().snapshot.clone(), origin).await?;
         reader.events().publish(RunEvent::PlanRecorded { run: record.run().clone(), plan: record.plan() });
         let context = RunContext { environment: self.clone(), settings, actuator, record, recovered, held_before, on_failure, key };
@@ -266,6 +282,14 @@ impl Environment {
             };
         let actuator = proxmox.actuator(&report.endpoint).map_err(|error| RuntimeError::failed(error.to_string()))?;
         Ok(SelectedEndpoint::Verified(Arc::new(actuator), cluster))
+    }
+
+    /// What the journal has under the key that the caller chose.
+    async fn find_key_use(&self, reader: &EnvironmentReader, request: &RunRequest) -> Result<KeyUse, RuntimeError> {
+        match &request.key {
+            Some(key) => find_key_use(self.shared.state.store(), reader.name(), key, &request.intent).await,
+            None => Ok(KeyUse::Unused),
+        }
     }
 
     async fn find_unsettled(&self) -> Result<Unsettled, RuntimeError> {
@@ -324,6 +348,18 @@ impl Environment {
             EngineError::Store(error) => store_error(&error),
             EngineError::NotAccepting(reason) => RuntimeError::not_accepting(self.settings().reader.name(), reason),
             EngineError::MissingIds | EngineError::RunMismatch(_) | EngineError::ExecutorLost => RuntimeError::failed(error.to_string()),
+        }
+    }
+}
+
+/// Ends a run whose key was used before.
+fn end_by_key(reader: &EnvironmentReader, request: &RunRequest, key_use: KeyUse, recovered: RecoveryReport) -> Option<StartedRun> {
+    match key_use {
+        KeyUse::Unused => None,
+        KeyUse::Reused(refusal) => Some(StartedRun::Refused(refusal)),
+        KeyUse::Repeated(histories) => {
+            let report = RunReport::for_repeated(reader, histories, recovered)?;
+            Some(StartedRun::Repeated(Box::new(RepeatedRequest { key: request.key.clone()?, report })))
         }
     }
 }

@@ -28,6 +28,7 @@
 //! | [`executor`] | Connects the engine to an environment; has the only `impl Actuator for`. | config, planning, ledger |
 //! | [`stop`] | `StopHandle`: requests to stop, and why. | store, adapters, signals of the system |
 //! | [`report`] | `RunReport` and the `converger.result/1` document. Pure. | I/O, clock |
+//! | [`request_key`] | Idempotency keys of requests: their scope, and what an earlier request with the same key did. | network, clock |
 //! | [`event`] | `RunEvent`, `EventSink` and the bounded `EventBus`. Data and one channel. | store, network, clock |
 //! | [`error`] | `RuntimeError`: message, code and remedy. | I/O, clock |
 //! | [`expected_plan`] | Compares a new plan with one that was saved. | network, store |
@@ -57,6 +58,7 @@ pub mod reader;
 pub mod record;
 mod recovery_timeout;
 pub mod report;
+pub mod request_key;
 pub mod run;
 pub mod run_clock;
 mod slow_response;
@@ -77,6 +79,7 @@ pub use host::Host;
 pub use ledger_reader::{LedgerLocation, LedgerReader};
 pub use reader::{EnvironmentReader, ObservationSource, Observed, Planned};
 pub use report::{RecoveryReport, RunEnd, RunReport};
+pub use request_key::{RepeatedRequest, scope_key};
 pub use run::{ApprovedRun, Question, Run, RunAdmission, RunRequest};
 pub use state_dir::{StateDirectory, StateLocation};
 pub use stop::{StopCause, StopHandle};

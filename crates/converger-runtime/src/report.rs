@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use converger_core::apply::{OperationId, RunId, write_outcome};
+use converger_core::apply::{OperationHistory, OperationId, RunId, write_outcome};
 use converger_core::artifact::Digest;
 use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::refusal::Refusal;
@@ -12,6 +12,7 @@ use converger_engine::schedule::ConcurrencyLimits;
 use serde_json::{Value as Json, json};
 
 use crate::error::RuntimeError;
+use crate::reader::EnvironmentReader;
 use crate::run::RunContext;
 
 pub use converger_core::status::RunEnd;
@@ -77,6 +78,8 @@ pub struct RunReport {
     pub causes: Vec<Refusal>,
     /// The error that ended the run. Nothing was sent, unless the report has operations.
     pub error: Option<RuntimeError>,
+    /// Whether an earlier run executed the same request with the same key. The run, its plan and its operations are those of the earlier one.
+    pub is_repeated: bool,
     /// Whether the witness has what the run recorded.
     pub attested: Result<(), RuntimeError>,
     /// What the admission decided: `Done` if it approved the plan.
@@ -104,6 +107,27 @@ impl RunReport {
         Self { operations, error: Some(error), ..Self::without_operations(context) }
     }
 
+    /// The report on an earlier run that executed the same request with the same key. `None` if it has no operation.
+    pub(crate) fn for_repeated(reader: &EnvironmentReader, histories: Vec<OperationHistory>, recovered: RecoveryReport) -> Option<Self> {
+        let first = &histories.first()?.operation;
+        Some(Self {
+            environment: reader.name().clone(),
+            run: first.run.clone(),
+            plan: first.plan,
+            at_once: reader.config().at_once,
+            recovered,
+            refusals: Vec::new(),
+            operations: ExecutionReport::from_journal(histories),
+            left_out: 0,
+            held_before: HeldBefore::Nowhere,
+            causes: Vec::new(),
+            error: None,
+            is_repeated: true,
+            attested: Ok(()),
+            admission_end: RunEnd::Done,
+        })
+    }
+
     fn without_operations(context: &RunContext) -> Self {
         let RunContext { settings, record, recovered, held_before, .. } = context;
         Self {
@@ -118,6 +142,7 @@ impl RunReport {
             held_before: *held_before,
             causes: Vec::new(),
             error: None,
+            is_repeated: false,
             attested: Ok(()),
             admission_end: RunEnd::Done,
         }
@@ -136,14 +161,18 @@ impl RunReport {
     #[must_use]
     pub fn document(&self) -> Json {
         let refusal = |(guest, refusal): &(Option<Vmid>, Refusal)| json!({ "guest": guest, "refusal": refusal });
-        json!({
+        let mut document = json!({
             "schema": RESULT_SCHEMA, "environment": self.environment, "plan": self.plan.to_string(), "run": self.run.as_str(),
             "recovered": self.recovered.operations().iter().map(operation_row).collect::<Vec<_>>(),
             "refused": self.refusals.iter().map(refusal).collect::<Vec<_>>(),
             "steps": self.operations.operations().iter().map(operation_row).collect::<Vec<_>>(),
             "end": self.end().word(), "left_out": self.left_out,
             "at_once": { "overall": self.at_once.overall, "per_node": self.at_once.per_node },
-        })
+        });
+        if self.is_repeated {
+            document["repeated"] = true.into();
+        }
+        document
     }
 }
 

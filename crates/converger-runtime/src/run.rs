@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use converger_core::apply::{IdempotencyKey, OperationEnd, OperationHistory, OperationId};
+use converger_core::apply::{IdempotencyKey, OperationEnd, OperationId};
 use converger_core::approve::{
     Admission, Admitted, ApprovalMode, ApprovedPlan, Confirmation, RefusedGuestPolicy, admit, guests_to_stop, needs_signature, objections,
 };
@@ -16,7 +16,6 @@ use converger_core::refusal::Refusal;
 use converger_core::safety::{Judged, JudgedVerdict, SafePlan};
 use converger_engine::executor::{EngineError, ExecutionReport, RunOptions, RunSlot, RunSubmission};
 use converger_engine::schedule::OnFailure;
-use converger_store::{LIST_MAX, OperationFilter, StoreError, StoreReader as _};
 
 use crate::environment::{Environment, RunSettings};
 use crate::error::RuntimeError;
@@ -26,6 +25,7 @@ use crate::expected_plan::ExpectedPlan;
 use crate::reader::Planned;
 use crate::record::RunRecord;
 use crate::report::{HeldBefore, RecoveryReport, RunEnd, RunReport};
+use crate::request_key::load_run_operations;
 use crate::state_dir::wait_for_task;
 
 /// What to do, and how.
@@ -33,7 +33,8 @@ use crate::state_dir::wait_for_task;
 pub struct RunRequest {
     /// The desired state, narrowed to the guests of this run, or a requested action.
     pub intent: Intent,
-    /// The idempotency key of a request. A desired state has none.
+    /// The idempotency key of a request, as [`scope_key`](crate::scope_key) makes it; without one, the run gets a key of its own. A desired state has
+    /// none.
     pub key: Option<IdempotencyKey>,
     /// A plan that was saved earlier: the new plan must have the same steps.
     pub expected: Option<ExpectedPlan>,
@@ -290,26 +291,10 @@ impl RunContext {
         self.publish_end(report)
     }
 
-    /// The operations of the run that the journal has, in the order of the plan.
-    async fn load_operations(&self) -> Result<Vec<OperationHistory>, StoreError> {
-        let (mut found, mut before) = (Vec::new(), None);
-        loop {
-            let filter = OperationFilter { run: Some(self.record.run().clone()), before, ..OperationFilter::default() };
-            let page = self.environment.state().store().operations(filter, LIST_MAX).await?;
-            let is_last = page.len() < LIST_MAX as usize;
-            before = page.last().map(|history| history.id().clone());
-            found.extend(page);
-            if is_last {
-                found.sort_by_key(|history| history.operation.position);
-                return Ok(found);
-            }
-        }
-    }
-
     /// The report of a run whose executor was lost, with the operations that the journal has.
     async fn report_lost_executor(&self) -> RunReport {
         let name = self.settings.reader.name();
-        let loaded = self.load_operations().await;
+        let loaded = load_run_operations(self.environment.state().store(), self.record.run()).await;
         let cause = loaded.as_ref().err().map(|error| format!("; the journal could not be read either: {error}")).unwrap_or_default();
         let message = format!(
             "the executor of environment `{name}` ended while run `{}` was being applied, and operations may be in flight; this is a defect \

@@ -1,5 +1,6 @@
 //! The command line: commands, options and their help texts.
 
+mod action;
 mod evidence;
 mod guest_ids;
 mod ops;
@@ -12,6 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use converger_core::guest::{GuestKind, Vmid};
 
+pub(crate) use action::{ActionArgs, ActionCommand, ActionListArgs, RequestArgs};
 pub(crate) use evidence::{
     BacktestArgs, DiffArgs, ExportArgs, LedgerArgs, LedgerCommand, LedgerCopyArgs, LedgerSourceArgs, ProveArgs, PruneArgs, Rekeying,
     ReproduceArgs, ResyncArgs, ShowEntryArgs, TailArgs, VerifyArgs,
@@ -38,6 +40,7 @@ Examples:
   converger audit desired.yaml                     show what would change
   converger plan desired.yaml                      the same, and write plan.json
   converger apply desired.yaml                     show the plan, ask, apply it
+  converger action list                            actions on one guest
   converger explain protected-guest                explain a refusal code
   converger contract                               check the guarantees
 
@@ -79,10 +82,10 @@ Examples:
   converger plan desired.yaml                       write plan.json
   converger plan desired.yaml --out lab.json        write another file
   converger plan desired.yaml --only 101,102        only these guests
-  converger plan desired.yaml --json | jq .digest   standard output, no file
+  converger plan desired.yaml --json | jq .proposal standard output, no file
 
-The digest in plan.json is the SHA-256 of its body in canonical JSON (RFC 8785). A script passes it to \
-`converger apply --confirm`, with the same --only.
+`proposal` in plan.json is the digest of what a person confirms: each guest with steps, and the steps. A script passes it to \
+`converger apply --confirm`, with the same --only. `digest` covers the whole body.
 
 Exit codes: 0 converged, 3 something is refused, 4 changes pending.")]
     Plan {
@@ -131,6 +134,24 @@ Only one apply runs in an environment at a time. A plan made from a recording is
 
 Exit codes: 0 done, 1 a step failed or was not started, 2 bad input, 3 refused (also guests that --partial skips), 5 an operation on a guest in scope is held, 6 broken evidence.")]
     Apply(ApplyArgs),
+    /// Show the plan of one action on one guest, ask for confirmation, apply it
+    #[command(after_help = "\
+Examples:
+  converger action list                               all actions
+  converger action list vm.clone                      parameters of one
+  converger action vm.start vm/101                    show, ask, apply
+  converger action vm.snapshot.create vm/101 name=pre-upgrade
+  converger action vm.disk.grow ct/102 disk=rootfs size=40GiB --plan
+  converger action vm.start vm/101 --confirm sha256:...
+
+An action is planned, refused, confirmed, recorded and verified like a step of `converger apply`. \
+--confirm takes the digest that --plan prints and covers benign steps only.
+
+With --key, the request is executed once: a second command with the same key and request sends nothing and reports what the first did, \
+with its exit code. The same key with another request is refused. A key belongs to your user.
+
+Exit codes: as for apply; with --plan: 0 nothing to do, 3 refused, 4 changes pending.")]
+    Action(ActionArgs),
     /// List operations, show one, or resolve a held one
     #[command(
         subcommand,
@@ -383,6 +404,13 @@ pub(crate) struct DesiredArgs {
     pub(crate) desired: PathBuf,
     #[command(flatten)]
     pub(crate) observation: ObservationArgs,
+}
+
+impl DesiredArgs {
+    /// The files that it reads.
+    pub(crate) fn files(&self) -> [Option<&PathBuf>; 2] {
+        [Some(&self.desired), self.observation.replay.as_ref()]
+    }
 }
 
 /// The source of an observation.

@@ -2,6 +2,7 @@
 //!
 //! Artifacts and reports go to standard output, everything else to standard error.
 
+mod action;
 mod apply;
 mod decisions;
 mod demo;
@@ -17,6 +18,7 @@ mod lab;
 mod ledger;
 mod ops;
 mod pin;
+mod run;
 mod schema;
 mod signals;
 mod store;
@@ -29,7 +31,7 @@ use std::time::SystemTime;
 
 use clap::CommandFactory;
 use clap::error::ErrorKind;
-use converger_core::artifact;
+use converger_core::artifact::{self, Digest};
 use converger_core::audit;
 use converger_core::evidence::LedgerFault;
 use converger_core::failure::FailureCode;
@@ -90,6 +92,7 @@ async fn dispatch_command(command: CliCommand) -> Result<ExitStatus, CommandErro
         CliCommand::Plan { arguments: reading, out, overwrite } => run_plan(&reading, out, overwrite.overwrite).await,
         CliCommand::Observe { source, out, overwrite, json } => run_observe(&source, out, overwrite.overwrite, json).await,
         CliCommand::Apply(arguments) => apply::apply(&arguments).await,
+        CliCommand::Action(arguments) => action::run_action(&arguments).await,
         CliCommand::Ops(which) => ops::run_ops(&which).await,
         CliCommand::Environment(command) => environment::run_environment(&command).await,
         CliCommand::Freeze(freeze_arguments) => holds::freeze(&freeze_arguments).await,
@@ -306,18 +309,32 @@ async fn run_plan(reading: &PlanArgs, out: Option<PathBuf>, overwrite: bool) -> 
     let out = out.or_else(|| (!reading.json).then(|| "plan.json".into()));
     let config = ConfigSource::read(reading.source.observation.config.as_deref());
     if let Some(path) = &out {
-        check_output_is_no_input(path, &reading.source, None, &config)?;
+        check_output_is_no_input(path, &reading.source.files(), &config)?;
         check_output_replaceable(path, replaces)?;
     }
     let outcome = inputs::plan(&reading.source, &reading.filter, &config).await?;
     if let Some(path) = &out {
-        files::replace(path, replaces, |file| artifact::write_plan(file, &outcome.judged, outcome.provenance))
-            .map_err(|error| write_error(path, &error))?;
-        let proposal = artifact::proposal_digest(outcome.judged.plan(), outcome.judged.judgement())
-            .map_err(|error| CommandError::failure(format!("cannot write the plan: {error}")))?;
-        output::print_notice(&render::render_written_file(path, Some(&proposal.to_string())));
+        write_plan_file(path, replaces, &outcome)?;
     }
     show_plan(&outcome, reading)
+}
+
+/// Writes a plan to its file, and prints the digest that confirms it.
+fn write_plan_file(path: &Path, replaces: Replaces<'_>, planned: &Planned) -> Result<(), CommandError> {
+    files::replace(path, replaces, |file| artifact::write_plan(file, &planned.judged, planned.provenance))
+        .map_err(|error| write_error(path, &error))?;
+    output::print_notice(&render::render_written_file(path, Some(&proposal_of(&planned.judged)?.to_string())));
+    Ok(())
+}
+
+/// The digest that `--confirm` needs.
+fn proposal_of(judged: &Judged) -> Result<Digest, CommandError> {
+    artifact::proposal_digest(judged.plan(), judged.judgement()).map_err(|error| unwritable_plan(&error))
+}
+
+/// A plan that cannot be encoded.
+fn unwritable_plan(error: &io::Error) -> CommandError {
+    CommandError::failure(format!("cannot write the plan: {error}"))
 }
 
 async fn run_observe(source: &DesiredArgs, out: Option<PathBuf>, overwrite: bool, json: bool) -> Result<ExitStatus, CommandError> {
@@ -330,7 +347,7 @@ async fn run_observe(source: &DesiredArgs, out: Option<PathBuf>, overwrite: bool
     };
     let config = ConfigSource::read(source.observation.config.as_deref());
     if let Some(path) = &out {
-        check_output_is_no_input(path, source, None, &config)?;
+        check_output_is_no_input(path, &source.files(), &config)?;
         check_output_replaceable(path, replaces)?;
     }
     let desired = inputs::read_desired(&source.desired)?;
@@ -384,9 +401,8 @@ fn new_output_path(name: &str) -> Result<PathBuf, CommandError> {
 }
 
 /// The output must be neither an input nor a part of the state.
-fn check_output_is_no_input(out: &Path, source: &DesiredArgs, saved: Option<&PathBuf>, config: &ConfigSource) -> Result<(), CommandError> {
-    let inputs = [Some(&source.desired), source.observation.replay.as_ref(), saved];
-    match inputs.into_iter().flatten().find(|input| files::are_same_file(out, input)) {
+fn check_output_is_no_input(out: &Path, inputs: &[Option<&PathBuf>], config: &ConfigSource) -> Result<(), CommandError> {
+    match inputs.iter().copied().flatten().find(|input| files::are_same_file(out, input)) {
         Some(input) => Err(output_taken_error(input, "the command reads it")),
         None => check_output_is_no_state(out, config),
     }

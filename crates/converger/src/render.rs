@@ -18,6 +18,7 @@ use converger_core::failure;
 use converger_core::guest::{RunState, Vmid};
 use converger_core::observe::{Observation, ObservedStatus};
 use converger_core::refusal::{Datum, Refusal, RefusalCode, RefusalReach};
+use converger_core::timestamp;
 
 use crate::cli::ObservationArgs;
 use crate::commands::ErrorMessage;
@@ -168,13 +169,14 @@ fn render_refusal_cause(refusal: &Refusal) -> String {
 
 /// The title of a refusal, with its evidence.
 pub(crate) fn describe_refusal(refusal: &Refusal) -> String {
-    let evidence: Vec<String> = refusal.evidence().iter().map(|(key, datum)| format!("{key}: {}", format_datum(datum))).collect();
+    let evidence: Vec<String> = refusal.evidence().iter().map(|(key, datum)| format!("{key}: {}", format_datum(key, datum))).collect();
     let evidence = if evidence.is_empty() { String::new() } else { format!(" ({})", evidence.join("; ")) };
     format!("{}{evidence}", refusal.title())
 }
 
-fn format_datum(datum: &Datum) -> String {
+fn format_datum(key: &str, datum: &Datum) -> String {
     match datum {
+        Datum::Number(seconds) if key.ends_with("_at") => timestamp::format_timestamp(*seconds),
         Datum::Number(number) => number.to_string(),
         Datum::Text(text) => truncate_fact(text),
         Datum::Ids(ids) => join_ids(ids),

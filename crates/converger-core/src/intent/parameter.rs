@@ -11,6 +11,14 @@ pub struct ActionSpec {
     pub parameters: &'static [ActionParameter],
 }
 
+impl ActionSpec {
+    /// Whether every managed field of the guest's kind is a parameter too.
+    #[must_use]
+    pub fn takes_fields(&self) -> bool {
+        self.name == "vm.config.set"
+    }
+}
+
 /// A parameter of an action.
 #[derive(Clone, Copy, Debug)]
 pub struct ActionParameter {

@@ -47,7 +47,9 @@ pub(super) fn parse_action(name: &str, target: RequestTarget, parameters: &[(&st
     }
 }
 
-fn unknown_action(name: &str) -> RequestFault {
+/// The fault of a name that is no action.
+#[must_use]
+pub fn unknown_action(name: &str) -> RequestFault {
     let names: Vec<&str> = ACTIONS.iter().map(|action| action.name).collect();
     let help = match nearest_word(name, &names) {
         Some(nearest) => format!("did you mean `{nearest}`? `converger action list` shows all actions"),
@@ -67,7 +69,7 @@ impl<'p> ParameterReader<'p> {
     /// Reports names that the action does not have, names that are given twice, and required ones that are missing.
     fn check_names(&mut self) {
         let mut accepted: Vec<&str> = self.spec.parameters.iter().map(|parameter| parameter.name).collect();
-        if self.takes_fields() {
+        if self.spec.takes_fields() {
             accepted.extend(managed_fields(self.target.kind).map(Field::word));
         }
         let mut seen = BTreeSet::new();
@@ -84,10 +86,6 @@ impl<'p> ParameterReader<'p> {
             let help = format!("add `{name}={value}`: {}", parameter.help);
             self.faults.push(RequestFault::with_help(format!("`{}` needs parameter `{name}`", self.spec.name), help));
         }
-    }
-
-    fn takes_fields(&self) -> bool {
-        self.spec.name == "vm.config.set"
     }
 
     fn unknown_parameter(&self, name: &str, accepted: &[&str]) -> RequestFault {

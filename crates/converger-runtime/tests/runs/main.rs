@@ -50,6 +50,7 @@ async fn start_run(environment: &Environment, guests: &str) -> Result<Run, Runti
     match environment.start_run(run_request(guests)).await? {
         StartedRun::Run(run) => Ok(*run),
         StartedRun::Refused(refusal) => panic!("the lab is the cluster that the name stands for: {refusal:?}"),
+        StartedRun::Repeated(repeated) => panic!("a desired state has no key: {repeated:?}"),
     }
 }
 

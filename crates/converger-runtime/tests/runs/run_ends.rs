@@ -28,6 +28,7 @@ async fn start_partial(environment: &Environment, guests: &str) -> Run {
     match environment.start_run(request).await.expect("it starts") {
         StartedRun::Run(run) => *run,
         StartedRun::Refused(refusal) => panic!("{refusal:?}"),
+        StartedRun::Repeated(repeated) => panic!("a desired state has no key: {repeated:?}"),
     }
 }
 

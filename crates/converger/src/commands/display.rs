@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use converger_runtime::{EventSink, RunEvent};
 
-use super::apply::{BoardSubject, ProgressBoard, mention, recovered_text};
+use super::run::{BoardSubject, ProgressBoard, mention, recovered_text};
 use crate::progress::{self, Spinner};
 use crate::{line_wrap, output, render, verbosity};
 

@@ -13,6 +13,7 @@ use converger_core::desired::{self, Desired, GuestSelection, NarrowError, Scope}
 use converger_core::document::TEXT_BYTES_MAX;
 use converger_core::failure::FailureCode;
 use converger_core::guest::EnvironmentName;
+use converger_core::intent::Intent;
 use converger_core::observe::SCHEMA as OBSERVATION_SCHEMA;
 use converger_runtime::expected_plan::ExpectedPlanError;
 use converger_runtime::reader::{configuration_example, unconfigured_error};
@@ -80,11 +81,20 @@ pub(super) fn resolve_declared(desired: &Desired, selection: &GuestSelection, op
 /// Observes and plans as `audit`, `plan` and `apply --replay` do.
 pub(super) async fn plan(source: &DesiredArgs, choice: &GuestFilterArgs, config: &ConfigSource) -> Result<Planned, CommandError> {
     let (desired, reader) = RunInputs::read(source, choice, config)?.into_reader(&Display::new());
-    let from = observation_source(&source.observation)?;
-    let config = source.observation.config.as_deref();
-    require_source(&reader, &from, config)?;
-    let waiting = replay_spinner(&source.observation);
-    let planned = reader.plan(desired.into(), &from).await;
+    plan_intent(desired.into(), &reader, &source.observation).await
+}
+
+/// Observes and plans without recording anything.
+pub(super) async fn plan_intent(
+    intent: Intent,
+    reader: &EnvironmentReader,
+    observation_arguments: &ObservationArgs,
+) -> Result<Planned, CommandError> {
+    let from = observation_source(observation_arguments)?;
+    let config = observation_arguments.config.as_deref();
+    require_source(reader, &from, config)?;
+    let waiting = replay_spinner(observation_arguments);
+    let planned = reader.plan(intent, &from).await;
     drop(waiting);
     let planned = planned.map_err(|error| observe_error(error, config))?;
     if let (ObservationSource::Live, Some(fault)) = (&from, find_state_fault(reader.config())) {

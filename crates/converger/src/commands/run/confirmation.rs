@@ -16,21 +16,15 @@ use tokio::sync::{oneshot, watch};
 
 use super::super::decisions::DigestPrefix;
 use super::super::{CommandError, inputs};
-use super::next_steps;
-use crate::cli::ApplyArgs;
+use super::RunArguments;
 use crate::render::{self, apply_style, quote_untrusted};
 use crate::{files, progress};
 
-/// Checks that `--confirm` has a full digest, before anything is read.
-pub(super) fn check_digest(arguments: &ApplyArgs) -> Result<(), CommandError> {
-    parse_digest(arguments).map(drop)
-}
-
 /// The digest of `--confirm`, if it was given.
-fn parse_digest(arguments: &ApplyArgs) -> Result<Option<Digest>, CommandError> {
+pub(super) fn parse_digest(arguments: &RunArguments) -> Result<Option<Digest>, CommandError> {
     let Some(text) = &arguments.confirm else { return Ok(None) };
     let digest = Digest::parse(text).ok_or_else(|| {
-        let plan = next_steps::repeat_command_line("plan", arguments);
+        let plan = &arguments.plan_command;
         let what = match DigestPrefix::parse(text) {
             Some(prefix) if prefix.is_partial() => "only the start of one",
             Some(_) => "one without `sha256:`",
@@ -62,7 +56,7 @@ impl Answer {
 }
 
 /// The confirmation by `--confirm`, or by the person at the terminal. There is none without a digest and without a terminal.
-pub(super) async fn request_confirmation(arguments: &ApplyArgs, run: &Run, environment: &Environment) -> Result<Answer, CommandError> {
+pub(super) async fn request_confirmation(arguments: &RunArguments, run: &Run, environment: &Environment) -> Result<Answer, CommandError> {
     let by: Box<str> = run.requested_by().into();
     if let Some(digest) = parse_digest(arguments)? {
         return Ok(Answer::new(Confirmation::FullDigest { by, digest }));
@@ -106,7 +100,7 @@ fn question_text(left_out: &[Vmid]) -> String {
 }
 
 /// Whether a person is asked, who then must see the plan first.
-pub(super) fn asks_person(arguments: &ApplyArgs, run: &Run) -> bool {
+pub(super) fn asks_person(arguments: &RunArguments, run: &Run) -> bool {
     arguments.confirm.is_none() && matches!(run.question(), Question::Confirm { .. }) && has_terminal()
 }
 

@@ -13,15 +13,14 @@ use converger_runtime::{RecoveryReport, RunEnd, RunReport};
 use serde_json::Value as Json;
 
 use super::super::CommandError;
-use super::progress_board;
-use crate::cli::ApplyArgs;
+use super::{RunArguments, progress_board};
 use crate::files::{self, OwnFile, Replaces};
 use crate::output;
 use crate::render::{self, apply_style, count_with_noun};
 use crate::verbosity::Verbosity;
 
 /// Writes the result to its file and to standard output.
-pub(super) fn write_applied(arguments: &ApplyArgs, report: &RunReport) -> Result<(), CommandError> {
+pub(super) fn write_applied(arguments: &RunArguments, report: &RunReport) -> Result<(), CommandError> {
     let document = report.document();
     let written = write_file(arguments, &document).map_err(|(path, error)| result_lost_error(&report.environment, &path, &error));
     // Printed even if the file could not be written.
@@ -34,7 +33,7 @@ pub(super) fn write_applied(arguments: &ApplyArgs, report: &RunReport) -> Result
 }
 
 /// Writes the result of a run that sent nothing, so that an older result is not mistaken for it.
-pub(super) fn write_not_sent(arguments: &ApplyArgs, report: &RunReport) -> Result<(), CommandError> {
+pub(super) fn write_not_sent(arguments: &RunArguments, report: &RunReport) -> Result<(), CommandError> {
     let document = report.document();
     let written = write_file(arguments, &document).map_err(|(path, error)| super::super::write_error(&path, &error));
     if arguments.json {
@@ -43,8 +42,23 @@ pub(super) fn write_not_sent(arguments: &ApplyArgs, report: &RunReport) -> Resul
     written
 }
 
+/// Writes the result of an earlier run of the same request, with each of its operations.
+pub(super) fn write_repeated(arguments: &RunArguments, report: &RunReport) -> Result<(), CommandError> {
+    write_not_sent(arguments, report)?;
+    if arguments.json {
+        return Ok(());
+    }
+    let render = |reported: &OperationReport| match reported.outcome.end() {
+        OperationEnd::Done => {
+            format!("{}    {}\n", render_operation(&report.environment, reported), describe_more(&report.environment, reported))
+        }
+        _ => render_operation(&report.environment, reported),
+    };
+    super::print(&report.operations.operations().iter().map(render).collect::<String>())
+}
+
 /// Writes result.json, if this run has a file for it.
-fn write_file(arguments: &ApplyArgs, document: &Json) -> Result<(), (PathBuf, io::Error)> {
+fn write_file(arguments: &RunArguments, document: &Json) -> Result<(), (PathBuf, io::Error)> {
     let Some(path) = path(arguments) else { return Ok(()) };
     // One write: each further one would be a place where the process may be killed.
     let text = format!("{document}\n");
@@ -101,12 +115,12 @@ pub(in crate::commands) fn recovered_text(recovered: &RecoveryReport, verbosity:
 }
 
 /// The file of the result, if there is one.
-pub(super) fn path(arguments: &ApplyArgs) -> Option<PathBuf> {
+pub(super) fn path(arguments: &RunArguments) -> Option<PathBuf> {
     arguments.out.clone().or_else(|| (!arguments.json).then(|| "result.json".into()))
 }
 
 /// Checks that the result can be written, before the run has one.
-pub(super) fn check_path(path: &Path, arguments: &ApplyArgs) -> Result<(), CommandError> {
+pub(super) fn check_path(path: &Path, arguments: &RunArguments) -> Result<(), CommandError> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if path.file_name().is_some() && !directory.is_dir() {
         return Err(CommandError::input_error(format!(
@@ -124,8 +138,8 @@ pub(super) fn check_path(path: &Path, arguments: &ApplyArgs) -> Result<(), Comma
 }
 
 /// Only the result of an earlier run is replaced, unless `--overwrite` allows more.
-fn replaces(arguments: &ApplyArgs) -> Replaces<'static> {
-    Replaces::own(OwnFile::Json(RESULT_SCHEMA), arguments.overwrite.overwrite)
+fn replaces(arguments: &RunArguments) -> Replaces<'static> {
+    Replaces::own(OwnFile::Json(RESULT_SCHEMA), arguments.overwrite)
 }
 
 /// The result could not be written after the run. The journal has what was done.
@@ -149,10 +163,14 @@ fn render_operation(environment: &EnvironmentName, reported: &OperationReport) -
     }
     // An operation without a recorded intent is not in the journal.
     if reported.is_recorded || reported.outcome.end() == OperationEnd::Held {
-        let more = format!("converger ops show {environment} {}", reported.operation.id.as_str());
-        let _ = writeln!(text, "      {} {more}", apply_style(render::CYAN, "more:"));
+        let _ = writeln!(text, "      {}", describe_more(environment, reported));
     }
     text
+}
+
+/// The command that shows an operation in detail.
+fn describe_more(environment: &EnvironmentName, reported: &OperationReport) -> String {
+    format!("{} converger ops show {environment} {}", apply_style(render::CYAN, "more:"), reported.operation.id.as_str())
 }
 
 /// The number of operations by how they ended.
