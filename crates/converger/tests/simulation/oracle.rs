@@ -5,6 +5,7 @@
 
 mod freshness;
 mod refusal_grounds;
+mod requested;
 mod run;
 mod send;
 pub(crate) mod truth;
@@ -52,6 +53,9 @@ pub(crate) struct OracleCase {
     cluster: Option<TruthSnapshot>,
     status: Option<TruthSnapshot>,
     config: Option<TruthSnapshot>,
+    snapshots: Option<TruthSnapshot>,
+    /// The guest that had the new id.
+    new_id: Option<TruthSnapshot>,
     /// The holds and freezes at the last hold check, if nothing was read since.
     hold_check: Option<HoldCheck>,
     /// The word of the last request.
@@ -171,6 +175,7 @@ impl Oracle {
         for case in self.cases.values_mut() {
             case.is_under_way = false;
             (case.cluster, case.status, case.config, case.hold_check, case.last) = (None, None, None, None, "");
+            (case.snapshots, case.new_id) = (None, None);
             (case.task_lost, case.is_record_rejected, case.is_read, case.asks) = (false, false, false, 0);
             case.acknowledged_mark &= !was_dark;
         }
@@ -186,6 +191,8 @@ impl Oracle {
             cluster: None,
             status: None,
             config: None,
+            snapshots: None,
+            new_id: None,
             hold_check: None,
             last: "",
             sends: 0,
@@ -226,11 +233,12 @@ impl Oracle {
     pub(crate) fn on_begin(&mut self, id: &OperationId, is_recovered: bool) {
         let Some(case) = self.cases.get(id) else { return self.report_violation("S11", format!("{id} is not of any plan")) };
         let (vmid, run, position) = (case.operation.guest.vmid, case.operation.run.clone(), case.operation.position);
+        let own_case = case;
         let wait = case.operation.step.wait.clone();
         let mut found = Vec::new();
         for (other, own) in self.cases.iter().filter(|(other, _)| *other != id) {
             let of_guest = own.operation.guest.vmid == vmid;
-            if of_guest && own.is_under_way {
+            if own.shares_guest(own_case) && own.is_under_way {
                 found.push(("S3", format!("{id} begins while {other} of the same guest is under way")));
             }
             if is_recovered || own.operation.run != run {
@@ -266,8 +274,9 @@ impl Oracle {
     pub(crate) fn on_durable(&mut self, record: &JournalRecord) {
         let id = record.id().clone();
         if let JournalRecord::Intent { operation, .. } = record {
-            let vmid = operation.guest.vmid;
-            let other = self.cases.iter().find(|(other, case)| **other != id && case.operation.guest.vmid == vmid && case.occupies_guest());
+            let own: Vec<_> = operation.occupied_guests().collect();
+            let is_shared = |case: &OracleCase| case.operation.occupied_guests().any(|vmid| own.contains(&vmid));
+            let other = self.cases.iter().find(|(other, case)| **other != id && is_shared(case) && case.occupies_guest());
             let other = other.map(|(other, _)| other.clone());
             self.require(other.is_none(), "S3", || format!("{id} is recorded while {other:?} has the guest"));
         }
@@ -362,13 +371,17 @@ impl Oracle {
         }
         let Some(case) = self.cases.get_mut(id) else { return };
         (case.last, case.hold_check) = (request.word(), None);
-        case.is_read |= matches!(answer, EnvResponse::Status(_) | EnvResponse::Config(_));
+        // The node of a clone says that there is no such guest.
+        let is_denied = matches!((request, answer), (EnvRequest::Config(_), EnvResponse::GuestNotFound(_)));
+        case.is_read |= matches!(answer, EnvResponse::Status(_) | EnvResponse::Config(_)) || (is_denied && case.makes_guest());
         let violation = case.count_request();
         let is_own_task = !matches!(request, EnvRequest::Task(task) if case.is_start_after_reboot(task));
         match (answer, snapshot) {
             (EnvResponse::Cluster(_), snapshot) => case.cluster = snapshot,
             (EnvResponse::Status(_), snapshot) => case.status = snapshot,
             (EnvResponse::Config(_), snapshot) => case.config = snapshot,
+            (EnvResponse::Snapshots(_), snapshot) => case.snapshots = snapshot,
+            (EnvResponse::IdState(_), snapshot) => case.new_id = snapshot,
             (EnvResponse::Task(state), _) if is_own_task => case.task_lost = matches!(state, TaskState::Lost(_)),
             (EnvResponse::Located(Some(_)), _) => self.on_guest_moved(),
             _ => {}
@@ -389,7 +402,7 @@ impl Oracle {
         // A held operation keeps its records, and its task may have appeared since.
         let is_held = matches!(case.ended, Some(Outcome::Held { .. }));
         let is_written = case.task.as_ref() == Some(task) || is_held;
-        let is_ours = task.as_str().contains(&format!(":{}:{TOKEN}:", case.operation.guest.vmid));
+        let is_ours = task.as_str().contains(&format!(":{}:{TOKEN}:", case.sending_vmid()));
         self.require(is_written, "S1", || format!("{id} asks about the task {task}, which is not in the journal"));
         self.require(is_ours, "S2", || format!("{id} takes the task {task} for its own"));
     }
@@ -434,8 +447,8 @@ impl Oracle {
 
     /// Whether an earlier operation with an unknown outcome occupies the guest of this one.
     fn is_guest_occupied(&self, id: &OperationId) -> bool {
-        let Some(vmid) = self.cases.get(id).map(|case| case.operation.guest.vmid) else { return false };
-        self.cases.iter().any(|(other, case)| other != id && case.operation.guest.vmid == vmid && case.occupies_guest())
+        let Some(own) = self.cases.get(id) else { return false };
+        self.cases.iter().any(|(other, case)| other != id && case.shares_guest(own) && case.occupies_guest())
     }
 
     /// An operation never began.
@@ -467,8 +480,10 @@ impl Oracle {
         if self.cases.values().any(|case| case.task.as_ref().is_some_and(|own| own.as_str() == task)) {
             return false;
         }
-        let is_of =
-            |case: &&OracleCase| task.contains(&format!("{}:{}:{TOKEN}:", case.operation.step.change.word(), case.operation.guest.vmid));
+        let is_of = |case: &&OracleCase| {
+            let words = requested::task_words(&case.operation.step.change);
+            words.iter().any(|word| task.contains(&format!("{word}{}:{TOKEN}:", case.sending_vmid())))
+        };
         // A task that began in time and was lost since is not late: the guest was read, which shows its effects.
         let is_late = |case: &&OracleCase| case.sends > 0 && case.is_given_up && !case.known.iter().any(|known| known == task);
         let given_up = self.cases.values().filter(is_late).find(is_of);
@@ -541,12 +556,24 @@ impl OracleCase {
 
     /// Whether a task is the start that follows this reboot.
     fn is_start_after_reboot(&self, task: &TaskId) -> bool {
-        self.is_not_idempotent() && task.as_str().contains(&format!(":qmstart:{}:", self.operation.guest.vmid))
+        self.is_reboot() && task.as_str().contains(&format!(":qmstart:{}:", self.operation.guest.vmid))
     }
 
     /// Whether repeating the change has another effect, so that its result cannot be recognised.
     fn is_not_idempotent(&self) -> bool {
+        match &self.operation.step.change {
+            Change::Reboot { .. } | Change::Clone(_) => true,
+            Change::SnapshotRollback(rollback) => rollback.parent.as_deref() == Some(rollback.snapshot.name.as_str()),
+            _ => false,
+        }
+    }
+
+    fn is_reboot(&self) -> bool {
         matches!(self.operation.step.change, Change::Reboot { .. })
+    }
+
+    fn makes_guest(&self) -> bool {
+        matches!(self.operation.step.change, Change::Clone(_))
     }
 
     /// Whether the truth of what was read in this life shows that the change took effect.
@@ -558,6 +585,7 @@ impl OracleCase {
             Change::ConfigSet(fields) => config.zip(wanted).is_some_and(|(truth, wanted)| truth::has_fields(truth, wanted, fields)),
             Change::Start | Change::Reboot { .. } => runs(RunState::Running),
             Change::Shutdown { .. } | Change::Stop => runs(RunState::Stopped),
+            _ => self.is_request_proven(),
         }
     }
 

@@ -297,7 +297,7 @@ impl<'l> SimulatedProcess<'l> {
         let environment = &operation.environment;
         let freeze = self.store.freeze(environment.clone()).now_or_never().and_then(Result::ok).flatten();
         let holds = self.store.holds(environment.clone()).now_or_never().and_then(Result::ok).unwrap_or_default();
-        let is_held = holds.iter().any(|hold| hold.vmid == operation.guest.vmid);
+        let is_held = holds.iter().any(|hold| operation.occupied_guests().any(|vmid| vmid == hold.vmid));
         freeze.map(|_| HoldOrFreeze::Freeze).or_else(|| is_held.then_some(HoldOrFreeze::Hold))
     }
 
@@ -534,7 +534,7 @@ impl<'l> SimulatedProcess<'l> {
             Err(unsent) => return (*unsent, self.stage.now_ms),
         };
         let request = codec::encode(&command);
-        let vmid = operation.guest.vmid.get();
+        let vmid = operation.sending_address().vmid.get();
         if env_request.is_mutation() {
             self.check_send(id, &request, vmid);
         }
@@ -568,7 +568,7 @@ impl<'l> SimulatedProcess<'l> {
     fn check_send(&mut self, id: &OperationId, request: &codec::HttpRequest, vmid: u32) {
         let history = self.load_history(id);
         let running_tasks = self.stage.tasks_at_work(vmid);
-        match ParsedMutation::parse(request.path(), request.form().unwrap_or("")) {
+        match ParsedMutation::parse(request.method(), request.path(), request.form().unwrap_or("")) {
             Some(mutation) => self.oracle.on_send(id, &mutation, history.as_ref(), running_tasks, self.stage.now_ms),
             None => self.oracle.report("S12", format!("{id} sends {}", request.path())),
         }
@@ -582,13 +582,16 @@ impl<'l> SimulatedProcess<'l> {
     }
 
     fn take_snapshot(&self, request: &EnvRequest, operation: &Operation) -> Option<super::stage::TruthSnapshot> {
-        let vmid = operation.guest.vmid.get();
         match request {
             EnvRequest::Cluster => {
                 let node = self.run_machine.operation_state(&operation.id).map_or(&operation.guest.node, |state| &state.address().node);
                 Some(self.stage.cluster_snapshot(node.as_str()))
             }
-            EnvRequest::Status(address) | EnvRequest::Config(address) => Some(self.stage.guest_snapshot(address.node.as_str(), vmid)),
+            EnvRequest::Status(address) | EnvRequest::Config(address) => {
+                Some(self.stage.guest_snapshot(address.node.as_str(), address.vmid.get()))
+            }
+            EnvRequest::Snapshots(address) => Some(self.stage.snapshot_list(address.node.as_str(), address.vmid.get())),
+            EnvRequest::IdState(vmid) => Some(self.stage.guest_snapshot(operation.guest.node.as_str(), vmid.get())),
             _ => None,
         }
     }
@@ -626,9 +629,12 @@ impl<'l> SimulatedProcess<'l> {
             let request = EnvRequest::Send { address: state.address().clone(), change, revision: None };
             let _ = self.exchange_request(id, state.operation(), &request);
         }
-        let running_tasks =
-            if outcome.end() == OperationEnd::Failed { self.stage.tasks_at_work(state.operation().guest.vmid.get()) } else { 0 };
-        let vmid = state.operation().guest.vmid.get();
+        let running_tasks = if outcome.end() == OperationEnd::Failed {
+            self.stage.tasks_at_work(state.operation().sending_address().vmid.get())
+        } else {
+            0
+        };
+        let vmid = state.operation().sending_address().vmid.get();
         self.oracle.on_given_up(id, outcome, || self.stage.own_tasks(vmid), self.stage.now_ms);
         self.oracle.on_end(id, outcome, state.is_recorded(), running_tasks);
     }

@@ -43,14 +43,13 @@ const UNDONE: &str = "undone";
 
 /// Writes of the codec without a saga, and why: none of them is an operation yet, so there is nothing to record, recover or undo. The tests
 /// of the actuator cover their encoding, decoding and proof in the lab.
-pub(crate) const UNPLAYED_WRITES: [(&str, &str); 7] = [
+pub(crate) const UNPLAYED_WRITES: [(&str, &str); 6] = [
     ("SnapshotCreate", "nothing that can be declared has snapshots; they come with the actions of a person"),
     ("SnapshotDelete", "as for making one; it takes data away, and needs a signed approval"),
     ("SnapshotRollback", "as for making one; it takes data away, and needs a signed approval"),
     ("Clone", "a guest that is missing is refused; making one from a template is not declared yet"),
     ("Migrate", "the node is an attribute of a guest, and nobody declares it"),
     ("Grow", "disks are not declared, and growing one cannot be undone"),
-    ("Delete", "nothing is deleted because it is absent, and no declared state asks for it"),
 ];
 
 /// The number of simulations and changes, and the faults that were found.

@@ -586,7 +586,7 @@ impl Simulation {
         self.runs += 1;
         let runs = self.runs;
         let run = RunId::new(&format!("run-{runs}")).unwrap_or_else(|| panic!("an id"));
-        approved.into_operations(&run, |number| OperationId::new(&format!("op-{runs}-{number}")))
+        approved.into_operations(&run, |number| OperationId::new(&format!("op-{runs}-{number}")), None)
     }
 
     fn run_operations(&mut self, mut operations: Vec<(Operation, CheckContext)>) -> Result<(), ProcessDied> {

@@ -10,7 +10,7 @@ use converger_adapters::proxmox::codec::{
     Delivery, FailureCause, HttpMethod, HttpRequest, HttpResponse, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure,
 };
 use converger_core::apply::{BootId, OperationEnd, Outcome, Uptime};
-use converger_lab::{GuestTruth, LabRequest, LabResponse, NodeService, TlsIdentity, World, WorldEvent, WorldSpec};
+use converger_lab::{GuestTruth, LabRequest, LabResponse, NodeService, SnapshotTruth, TlsIdentity, World, WorldEvent, WorldSpec};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::decode_cache;
@@ -59,6 +59,8 @@ pub(crate) struct TruthSnapshot {
     pub(crate) online: bool,
     /// The guest; `None` if it does not exist or is hidden.
     pub(crate) guest: Option<GuestTruth>,
+    /// Its snapshots, if they were read.
+    pub(crate) snapshots: Vec<SnapshotTruth>,
 }
 
 /// The observable state of a guest and a node.
@@ -385,12 +387,17 @@ impl SimulationStage {
     /// The true state of the cluster, without a guest.
     pub(crate) fn cluster_snapshot(&self, node: &str) -> TruthSnapshot {
         let (quorate, online) = (self.world.has_quorum(&self.entry), self.world.can_reach(&self.entry, node));
-        TruthSnapshot { at_ms: self.now_ms, quorate, online, guest: None }
+        TruthSnapshot { at_ms: self.now_ms, quorate, online, guest: None, snapshots: Vec::new() }
     }
 
     /// The true state of the cluster and a guest.
     pub(crate) fn guest_snapshot(&self, node: &str, vmid: u32) -> TruthSnapshot {
         TruthSnapshot { guest: self.world.guest_truth(vmid).filter(|truth| !truth.hidden), ..self.cluster_snapshot(node) }
+    }
+
+    /// The same with its snapshots.
+    pub(crate) fn snapshot_list(&self, node: &str, vmid: u32) -> TruthSnapshot {
+        TruthSnapshot { snapshots: self.world.snapshot_truths(vmid).collect(), ..self.guest_snapshot(node, vmid) }
     }
 
     /// Number of our running tasks on a guest, on any node.

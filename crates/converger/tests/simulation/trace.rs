@@ -76,6 +76,11 @@ impl fmt::Display for AnswerSummary<'_> {
                 let revision = config.revision.as_ref().map_or("", |revision| revision.as_str().get(..8).unwrap_or(""));
                 write!(out, "{} at {revision} (lock {:?}, waiting {pending_keys:?})", config.name, config.lock)
             }
+            EnvResponse::Snapshots(tree) => {
+                let names = tree.list.iter().map(|own| (&*own.name, own.made_at, own.state.as_deref()));
+                write!(out, "{:?}, now after {:?}", names.collect::<Vec<_>>(), tree.current)
+            }
+            EnvResponse::IdState(state) => write!(out, "{state:?}"),
             EnvResponse::Located(address) => write!(out, "{:?}", address.as_ref().map(|address| address.node.as_str())),
             EnvResponse::Sent(sent) => match sent {
                 SendResult::Task(task) => write!(out, "task {task}"),

@@ -24,7 +24,7 @@ use converger_core::policy;
 use converger_engine::schedule;
 
 use super::send::{ParsedMutation, RuleBreach};
-use super::{Oracle, OracleCase, is_not_carried_out};
+use super::{Oracle, OracleCase, is_not_carried_out, requested};
 
 /// Maximum number of requests of an operation in one life: it is checked five times, each of six reads is tried three times, and a hanging
 /// task is polled until patience runs out.
@@ -95,7 +95,7 @@ impl Oracle {
             (course.run, course.changed, course.interrupted) = (Some(case.operation.run.clone()), BTreeSet::new(), BTreeSet::new());
         }
         course.changed.insert(sent.vmid);
-        if matches!(sent.verb.as_str(), "stop" | "shutdown" | "reboot") {
+        if requested::interrupts(sent) {
             course.interrupted.insert(sent.vmid);
         }
         let (changed, interrupted) = (course.changed.len(), course.interrupted.len());

@@ -3,12 +3,13 @@
 
 use std::collections::BTreeSet;
 
+use converger_adapters::proxmox::codec::HttpMethod;
 use converger_core::action::{Change, FieldChange};
 use converger_core::apply::{OperationHistory, OperationId};
 use converger_lab::GuestTruth;
 
 use super::super::stage::TruthSnapshot;
-use super::{Oracle, OracleCase, forbidden_keys, truth};
+use super::{Oracle, OracleCase, forbidden_keys, requested, truth};
 
 /// A parsed request that changes something.
 #[derive(Clone, Debug)]
@@ -16,18 +17,23 @@ pub(crate) struct ParsedMutation {
     pub(crate) node: String,
     pub(crate) kind: String,
     pub(crate) vmid: u32,
-    /// `start`, `shutdown`, `stop`, `reboot` or `config`.
+    /// `start`, `shutdown`, `stop`, `reboot`, `config`, `snapshot`, `delsnapshot`, `rollback`, `resize`, `migrate` or `clone`.
     pub(crate) verb: String,
+    /// The snapshot that the path names.
+    pub(crate) object: Option<String>,
     pub(crate) form: Vec<(String, String)>,
 }
 
 impl ParsedMutation {
     /// Parses the path and the form of a request; `None` if it is not about a guest.
-    pub(crate) fn parse(path: &str, form: &str) -> Option<Self> {
+    pub(crate) fn parse(method: HttpMethod, path: &str, form: &str) -> Option<Self> {
         let segments: Vec<&str> = path.strip_prefix("/api2/extjs/nodes/")?.split('/').collect();
-        let (node, kind, vmid, verb) = match segments.as_slice() {
-            [node, kind, vmid, "status", verb] => (node, kind, vmid, verb),
-            [node, kind, vmid, verb] => (node, kind, vmid, verb),
+        let (node, kind, vmid, verb, object) = match (method, segments.as_slice()) {
+            (HttpMethod::Delete, [node, kind, vmid, "snapshot", name]) => (node, kind, vmid, "delsnapshot", Some(*name)),
+            (HttpMethod::Delete, _) => return None,
+            (_, [node, kind, vmid, "status", verb]) => (node, kind, vmid, *verb, None),
+            (_, [node, kind, vmid, "snapshot", name, "rollback"]) => (node, kind, vmid, "rollback", Some(*name)),
+            (_, [node, kind, vmid, verb]) => (node, kind, vmid, *verb, None),
             _ => return None,
         };
         let pairs = form.split('&').filter(|pair| !pair.is_empty());
@@ -35,7 +41,14 @@ impl ParsedMutation {
             .map(|pair| pair.split_once('=').map_or((pair, ""), |pair| pair))
             .map(|(key, value)| (percent_decode(key), percent_decode(value)));
         let vmid = vmid.parse().ok()?;
-        Some(Self { node: (*node).to_owned(), kind: (*kind).to_owned(), vmid, verb: (*verb).to_owned(), form: form.collect() })
+        Some(Self {
+            node: (*node).to_owned(),
+            kind: (*kind).to_owned(),
+            vmid,
+            verb: verb.to_owned(),
+            object: object.map(str::to_owned),
+            form: form.collect(),
+        })
     }
 
     /// Whether a key is removed from the config.
@@ -43,7 +56,7 @@ impl ParsedMutation {
         self.value("delete").is_some_and(|keys| keys.split(',').any(|own| own == key))
     }
 
-    fn value(&self, key: &str) -> Option<&str> {
+    pub(super) fn value(&self, key: &str) -> Option<&str> {
         self.form.iter().find(|(own, _)| own == key).map(|(_, value)| value.as_str())
     }
 }
@@ -106,6 +119,10 @@ impl Oracle {
 
     /// Design 6.21: we do not apply a pending value that differs from the declared one, unless this write replaces it with ours.
     fn check_foreign_pending(&self, id: &OperationId, sent: &ParsedMutation) -> RuleBreach {
+        // Proxmox applies nothing that is pending with these.
+        if matches!(sent.verb.as_str(), "snapshot" | "delsnapshot" | "resize" | "clone") {
+            return None;
+        }
         let case = &self.cases[id];
         let config = case.config.as_ref()?.guest.as_ref()?;
         let wanted = self.wanted.get(&case.operation.guest.vmid.get());
@@ -148,7 +165,7 @@ impl OracleCase {
     fn check_recorded(&self, sent: &ParsedMutation, history: Option<&OperationHistory>) -> RuleBreach {
         let Some(history) = history else { return Some(("S1", "the journal has no intent of it".into())) };
         let operation = &history.operation;
-        let is_target = operation.guest.vmid.get() == sent.vmid && operation.guest.kind.word() == sent.kind;
+        let is_target = operation.sending_address().vmid.get() == sent.vmid && operation.guest.kind.word() == sent.kind;
         let timeout = |secs: u32| sent.value("timeout") == Some(&secs.to_string());
         let is_change = match &operation.step.change {
             Change::Start => sent.verb == "start",
@@ -156,6 +173,7 @@ impl OracleCase {
             Change::Stop => sent.verb == "stop",
             Change::Reboot { timeout_secs } => sent.verb == "reboot" && timeout(*timeout_secs),
             Change::ConfigSet(fields) => sent.verb == "config" && writes_exactly(fields, sent),
+            change => requested::sends_exactly(change, sent),
         };
         if !is_target || !is_change || history.ended.is_some() {
             return Some(("S1", format!("the journal has another intent, or it has ended: {:?}", operation.step.change.word())));
@@ -165,7 +183,9 @@ impl OracleCase {
         }
         let forbidden = forbidden_keys();
         // A shutdown explicitly forbids the fallback to a hard stop.
-        let key = sent.form.iter().find(|(key, value)| forbidden.contains(key.as_str()) && !(key == "forceStop" && value == "0"));
+        let is_allowed =
+            |key: &str, value: &str| (key == "forceStop" && value == "0") || (sent.verb == "clone" && ["name", "hostname"].contains(&key));
+        let key = sent.form.iter().find(|(key, value)| forbidden.contains(key.as_str()) && !is_allowed(key, value));
         key.map(|(key, _)| ("S12", format!("`{key}` is sent")))
     }
 
@@ -174,7 +194,7 @@ impl OracleCase {
         let (Some(cluster), Some(status), Some(config)) = (&self.cluster, &self.status, &self.config) else {
             return Some(("S4", "not everything was read before".into()));
         };
-        if self.last != "config" {
+        if self.last != self.last_check_reading() {
             return Some(("S4", format!("the last reading was of `{}`", self.last)));
         }
         if !cluster.quorate || !cluster.online {
@@ -186,9 +206,12 @@ impl OracleCase {
 
     /// As it was read, it was the planned guest in the planned state, and nobody else was working on it.
     fn check_guest_state(&self, sent: &ParsedMutation) -> RuleBreach {
+        let step = &self.operation.step;
+        if let Change::Clone(clone) = &step.change {
+            return self.check_clone_source(clone);
+        }
         let status = self.status.as_ref()?.guest.as_ref()?;
         let config = self.config.as_ref()?.guest.as_ref()?;
-        let step = &self.operation.step;
         if !truth::runs_as(status, step.from) {
             return Some(("S4", format!("it was {:?}, and not as planned", status.process)));
         }
@@ -202,17 +225,19 @@ impl OracleCase {
         if config.config.contains_key("lock") || status.config.contains_key("lock") {
             return Some(("S12", "it was locked".into()));
         }
-        self.check_ha(status, sent).or_else(|| self.check_protection(config, sent))
+        if config.config.get("template").is_some_and(|value| value == "1") {
+            return Some(("S12", "it is a template".into()));
+        }
+        self.check_ha(status, sent).or_else(|| self.check_protection(config, sent)).or_else(|| self.check_second_objects(sent))
     }
 
     fn check_ha(&self, status: &GuestTruth, sent: &ParsedMutation) -> RuleBreach {
         let is_owned = status.ha.as_ref().is_some_and(|own| own.wanted != "ignored");
-        (is_owned && sent.verb != "config").then(|| ("S12", "high availability owns it".into()))
+        (is_owned && !requested::leaves_availability(&sent.verb)).then(|| ("S12", "high availability owns it".into()))
     }
 
     fn check_protection(&self, config: &GuestTruth, sent: &ParsedMutation) -> RuleBreach {
-        let interrupts = matches!(sent.verb.as_str(), "stop" | "shutdown" | "reboot");
-        if interrupts && truth::is_protected(config) {
+        if requested::interrupts(sent) && truth::is_protected(config) {
             return Some(("S13", "it is protected".into()));
         }
         if truth::all_tags(config).any(|tag| tag == "converger-hold") {
