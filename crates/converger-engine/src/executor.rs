@@ -134,11 +134,11 @@ pub async fn load_unsettled(store: &impl StoreReader, environment: &EnvironmentN
     Ok(found)
 }
 
-/// Checks whether a store has a hold on a guest or a freeze of its environment.
-pub async fn check_holds(store: &impl StoreReader, environment: EnvironmentName, vmid: Vmid) -> operation::OperationEvent {
+/// Checks whether a store has a hold on one of these guests or a freeze of their environment.
+pub async fn check_holds(store: &impl StoreReader, environment: EnvironmentName, guests: Vec<Vmid>) -> operation::OperationEvent {
     let refusal_lookup = async {
         let freeze = store.freeze(environment.clone()).await?.map(|freeze| Refusal::changes_frozen(&freeze.reason));
-        let hold = store.holds(environment).await?.into_iter().find(|hold| hold.vmid == vmid);
+        let hold = store.holds(environment).await?.into_iter().find(|hold| guests.contains(&hold.vmid));
         Ok::<_, StoreError>(freeze.or_else(|| hold.map(|hold| Refusal::guest_held_by_person(&hold.by, &hold.reason))))
     };
     match refusal_lookup.await {

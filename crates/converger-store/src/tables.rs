@@ -322,14 +322,16 @@ fn check_not_repeated<T: WriteTables>(tables: &T, operation: &Operation) -> Appl
     }
 }
 
-/// Checks that no other operation occupies the guest, that the guest is not held and that the environment is not frozen.
+/// Checks that no other operation occupies a guest of this one, that none of them is held and that the environment is not frozen.
 fn check_guest_free<T: WriteTables>(tables: &T, operation: &Operation) -> ApplyResult<T::Error> {
-    let (environment, vmid) = (&operation.environment, operation.guest.vmid);
-    if let Some(by) = tables.occupant(environment, vmid).map_err(ApplyBatchError::Failed)? {
-        return Err(StoreRefusal::GuestTaken { vmid, by }.into());
-    }
-    if let Some(hold) = tables.hold(environment, vmid).map_err(ApplyBatchError::Failed)? {
-        return Err(StoreRefusal::GuestHeld(hold).into());
+    let environment = &operation.environment;
+    for vmid in operation.occupied_guests() {
+        if let Some(by) = tables.occupant(environment, vmid).map_err(ApplyBatchError::Failed)? {
+            return Err(StoreRefusal::GuestTaken { vmid, by }.into());
+        }
+        if let Some(hold) = tables.hold(environment, vmid).map_err(ApplyBatchError::Failed)? {
+            return Err(StoreRefusal::GuestHeld(hold).into());
+        }
     }
     match tables.freeze(environment).map_err(ApplyBatchError::Failed)? {
         Some(freeze) => Err(StoreRefusal::Frozen { environment: freeze.environment, reason: freeze.reason }.into()),

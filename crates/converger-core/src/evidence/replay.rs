@@ -261,8 +261,9 @@ impl LedgerReplay {
                 return Err(MisplacedEntry::OtherRun(id));
             }
             let boot = run.boot.clone();
-            let guest = (operation.environment.clone(), operation.guest.vmid);
-            if let Some(by) = self.occupants.get(&guest) {
+            let guests: Vec<(EnvironmentName, Vmid)> =
+                operation.occupied_guests().map(|vmid| (operation.environment.clone(), vmid)).collect();
+            if let Some((guest, by)) = guests.iter().find_map(|guest| Some((guest, self.occupants.get(guest)?))) {
                 return Err(MisplacedEntry::GuestTaken(guest.1, by.clone()));
             }
             if self.operations.contains_key(&id) {
@@ -270,7 +271,7 @@ impl LedgerReplay {
             }
             self.count_open_operation(&operation.run);
             let history = OperationHistory { boot, ..OperationHistory::from_intent(operation, at_ms) };
-            self.occupants.insert(guest, id.clone());
+            self.occupants.extend(guests.into_iter().map(|guest| (guest, id.clone())));
             self.operations.insert(id, history);
             return Ok(());
         }
@@ -281,7 +282,9 @@ impl LedgerReplay {
         if had && !history.progress().occupies_guest() {
             let run = history.operation.run.clone();
             let environment = self.names.current(&history.operation.environment).clone();
-            self.occupants.remove(&(environment, history.operation.guest.vmid));
+            for vmid in history.operation.occupied_guests() {
+                self.occupants.remove(&(environment.clone(), vmid));
+            }
             self.count_settled_operation(&run);
         }
         Ok(())

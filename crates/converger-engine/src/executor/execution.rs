@@ -425,12 +425,13 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
     fn clear(&mut self, id: OperationId, actuator: Arc<H>) {
         let Some(state) = self.drive.operation_state(&id) else { return };
         let (store, clock) = (Arc::clone(&self.store), Arc::clone(&self.clock));
-        let (address, environment, vmid) = (state.address().clone(), state.operation().environment.clone(), state.operation().guest.vmid);
+        let (address, environment) = (state.address().clone(), state.operation().environment.clone());
+        let guests = state.operation().occupied_guests().collect();
         self.in_flight.spawn(async move {
             match actuator.acquire_permit(address).await {
                 Ok(permit) => {
                     let asked_ms = clock.monotonic_ms();
-                    Completion::Cleared(id, check_holds(&*store, environment, vmid).await, permit, asked_ms)
+                    Completion::Cleared(id, check_holds(&*store, environment, guests).await, permit, asked_ms)
                 }
                 Err(cause) => Completion::Event(id, operation::OperationEvent::SendBlocked(SendBlock::NodeBusy(cause))),
             }

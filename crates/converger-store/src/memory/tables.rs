@@ -133,7 +133,7 @@ impl MemoryTables {
     fn undo_intent(&mut self) {
         let Some(OperationHistory { operation, .. }) = self.operations.pop() else { return };
         self.positions.remove(&operation.id);
-        self.occupants.remove(&self.guest_key(&operation));
+        self.release_guests(&operation);
         if let OperationSource::OneShot { key, .. } = &operation.source {
             self.keys.remove(&(operation.environment.clone(), key.clone()));
         }
@@ -141,7 +141,8 @@ impl MemoryTables {
 
     fn occupy(&mut self, position: usize) {
         let operation = &self.operations[position].operation;
-        self.occupants.insert(self.guest_key(operation), operation.id.clone());
+        let (id, keys) = (operation.id.clone(), self.guest_keys(operation));
+        self.occupants.extend(keys.into_iter().map(|key| (key, id.clone())));
     }
 
     fn put_intent(&mut self, operation: Box<Operation>, at_ms: u64) {
@@ -189,8 +190,16 @@ impl MemoryTables {
     }
 
     /// The guest of an operation, under the current name of its environment.
-    fn guest_key(&self, operation: &Operation) -> GuestKey {
-        (self.names.current(&operation.environment).clone(), operation.guest.vmid)
+    /// The keys of the guests that an operation occupies.
+    fn guest_keys(&self, operation: &Operation) -> Vec<GuestKey> {
+        let environment = self.names.current(&operation.environment);
+        operation.occupied_guests().map(|vmid| (environment.clone(), vmid)).collect()
+    }
+
+    fn release_guests(&mut self, operation: &Operation) {
+        for key in self.guest_keys(operation) {
+            self.occupants.remove(&key);
+        }
     }
 
     /// Saves what a binding or a rename changes, for undo.
@@ -360,6 +369,8 @@ impl ReadTables for MemoryTables {
         let own = self.occupants.iter().filter(|((own, _), _)| own == environment);
         let mut positions: Vec<usize> = own.filter_map(|(_, id)| self.positions.get(id).copied()).collect();
         positions.sort_unstable();
+        // An operation with two guests has two rows.
+        positions.dedup();
         Ok(positions.into_iter().map(|position| self.operations[position].clone()).collect())
     }
 
@@ -421,8 +432,9 @@ impl WriteTables for MemoryTables {
         let history = &mut self.operations[position];
         assert_eq!(history.add_record(record), Ok(()), "an admitted record follows");
         if !after.occupies_guest() {
-            let key = self.guest_key(&self.operations[position].operation);
-            self.occupants.remove(&key);
+            for key in self.guest_keys(&self.operations[position].operation) {
+                self.occupants.remove(&key);
+            }
         }
         Ok(())
     }

@@ -2,12 +2,14 @@
 //!
 //! Nothing in a file is changed before it is known to be a store of this program.
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use converger_core::apply::parse_operation;
 use converger_ledger::LogBuilder;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
@@ -345,30 +347,31 @@ macro_rules! of_today {
     };
 }
 
-const SELECT_MISSING_OCCUPANT: &str = concat!(
-    "SELECT o.id FROM operations o WHERE ",
-    unsettled!(),
-    " AND NOT EXISTS (SELECT 1 FROM occupants c WHERE c.operation = o.seq AND c.environment = ",
-    of_today!(),
-    " AND c.vmid = o.vmid) LIMIT 1"
-);
-const SELECT_STALE_OCCUPANT: &str = concat!(
-    "SELECT c.vmid FROM occupants c WHERE NOT EXISTS (SELECT 1 FROM operations o WHERE o.seq = c.operation \
-     AND ",
-    of_today!(),
-    " = c.environment AND o.vmid = c.vmid AND ",
-    unsettled!(),
-    ") LIMIT 1"
-);
+const SELECT_UNSETTLED: &str = concat!("SELECT o.id, o.seq, ", of_today!(), ", o.body FROM operations o WHERE ", unsettled!());
+const SELECT_OCCUPANTS: &str = "SELECT environment, vmid, operation FROM occupants";
 
 /// Checks that `occupants` agrees with the journal, from which it is derived. A missing row would let a second operation start on the
 /// guest, and the first would never be recovered (G12). A stale row would block the guest forever.
 fn find_occupant_fault(connection: &Connection) -> rusqlite::Result<Option<String>> {
-    if let Some(id) = connection.query_row(SELECT_MISSING_OCCUPANT, [], |row| row.get::<_, String>(0)).optional()? {
-        return Ok(Some(format!("operation {id} is in flight or held, but its guest is not marked as occupied")));
+    let mut found: BTreeSet<(String, i64, i64)> = BTreeSet::new();
+    let mut statement = connection.prepare(SELECT_OCCUPANTS)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        found.insert((row.get(0)?, row.get(1)?, row.get(2)?));
     }
-    let stale_occupant = connection.query_row(SELECT_STALE_OCCUPANT, [], |row| row.get::<_, i64>(0)).optional()?;
-    Ok(stale_occupant.map(|vmid| format!("guest {vmid} is marked as occupied, but no operation occupies it")))
+    let mut statement = connection.prepare(SELECT_UNSETTLED)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let (id, seq, environment, body): (String, i64, String, Vec<u8>) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
+        let Ok(operation) = parse_operation(&body) else { return Ok(Some(format!("operation {id} cannot be read"))) };
+        for vmid in operation.occupied_guests() {
+            if !found.remove(&(environment.clone(), i64::from(vmid.get()), seq)) {
+                return Ok(Some(format!("operation {id} is in flight or held, but its guest is not marked as occupied")));
+            }
+        }
+    }
+    let stale_occupant = found.into_iter().next();
+    Ok(stale_occupant.map(|(_, vmid, _)| format!("guest {vmid} is marked as occupied, but no operation occupies it")))
 }
 
 /// Verifies row checksums of a read-only file. For a writable file, SQLite's integrity check has already done so.

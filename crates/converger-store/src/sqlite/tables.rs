@@ -77,8 +77,11 @@ impl<'c> SqlTables<'c> {
 
     /// Operations that occupy their guests and meet one more condition, oldest first. An index finds them: not all operations are read.
     fn occupying_operations(&self, environment: &EnvironmentName, more: &str) -> SqlResult<Vec<OperationHistory>> {
-        let sql =
-            format!("{} JOIN occupants c ON c.operation = o.seq WHERE c.environment = ?1 {more} ORDER BY o.seq", rows::SELECT_HISTORY);
+        // An operation with two guests has two rows.
+        let sql = format!(
+            "{} JOIN (SELECT DISTINCT operation FROM occupants WHERE environment = ?1) c ON c.operation = o.seq WHERE true {more} ORDER BY o.seq",
+            rows::SELECT_HISTORY
+        );
         self.query_all(&sql, params![environment.as_str()], rows::parse_history)
     }
 
@@ -96,7 +99,9 @@ impl<'c> SqlTables<'c> {
         let row = params![id.as_str(), run.as_str(), environment.as_str(), guest.vmid.get(), to_sql_integer(at_ms), body];
         self.change_one_row(id.as_str(), INSERT_OPERATION, row)?;
         let seq = self.connection.last_insert_rowid();
-        self.change_one_row(id.as_str(), INSERT_OCCUPANT, params![environment.as_str(), guest.vmid.get(), seq])?;
+        for vmid in operation.occupied_guests() {
+            self.change_one_row(id.as_str(), INSERT_OCCUPANT, params![environment.as_str(), vmid.get(), seq])?;
+        }
         if let OperationSource::OneShot { key, request } = source {
             self.change_one_row(id.as_str(), INSERT_KEY, params![environment.as_str(), key.as_str(), request.to_string(), seq])?;
         }
@@ -110,7 +115,11 @@ impl<'c> SqlTables<'c> {
     }
 
     fn release_guest(&self, id: &OperationId) -> SqlResult<()> {
-        self.change_one_row(id.as_str(), DELETE_OCCUPANT, params![id.as_str()])
+        // One row, or two for an operation with a second guest; the check at the next start compares them with the journal.
+        match self.connection.prepare_cached(DELETE_OCCUPANTS)?.execute(params![id.as_str()])? {
+            1 | 2 => Ok(()),
+            rows => Err(SqlFault::damaged_row(id.as_str(), format!("{rows} rows of its guests were removed"))),
+        }
     }
 }
 
@@ -119,8 +128,8 @@ const INSERT_OPERATION: &str = "INSERT INTO operations (seq, id, run, environmen
     SELECT next.seq, ?1, r.seq, ?3, ?4, ?5, ?6, row_sum(next.seq, ?1, r.seq, ?3, ?4, ?5, ?6) \
     FROM runs r, (SELECT coalesce(max(seq), 0) + 1 AS seq FROM operations) next WHERE r.id = ?2";
 const INSERT_OCCUPANT: &str = "INSERT INTO occupants (environment, vmid, operation, sum) VALUES (?1, ?2, ?3, row_sum(?1, ?2, ?3))";
-const DELETE_OCCUPANT: &str = "DELETE FROM occupants WHERE (environment, vmid, operation) = \
-    (SELECT coalesce((SELECT f.environment FROM former_names f WHERE f.name = o.environment), o.environment), o.vmid, o.seq \
+const DELETE_OCCUPANTS: &str = "DELETE FROM occupants WHERE (environment, operation) = \
+    (SELECT coalesce((SELECT f.environment FROM former_names f WHERE f.name = o.environment), o.environment), o.seq \
      FROM operations o WHERE o.id = ?1)";
 /// All names of an environment: the current one, which replaces `#`, and former ones. Past operations and runs keep the name that they
 /// started under.

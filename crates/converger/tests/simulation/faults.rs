@@ -4,11 +4,12 @@
 use converger_core::guest::RunState;
 use converger_core::testing::Rng;
 use converger_lab::{
-    GuestSpec, LabRequest, LabResponse, NodeService, RequestFault, ResponseFault, TaskFault, TaskFaultEffect, TlsIdentity, WireDelivery,
-    WorldEvent,
+    GuestSpec, LabGuestKind, LabRequest, LabResponse, NodeService, RequestFault, ResponseFault, ScalarSpec, TaskFault, TaskFaultEffect,
+    TlsIdentity, WireDelivery, WorldEvent,
 };
 use converger_store::CommitFault;
 
+use super::requests::{self, NEW_ID};
 use super::setup::{OTHER_TOKEN, SimulationSetup};
 
 /// Kinds of faults; each must have an effect at least once in a long run.
@@ -69,7 +70,18 @@ pub(crate) enum FaultKind {
     Revoked,
     HaTakesOver,
     OtherTask,
+    SnapshotTaken,
+    SnapshotDeleted,
+    SnapshotRetaken,
+    GuestCreated,
+    GuestDeleted,
+    IdReused,
+    DiskGrown,
+    StorageFilled,
     TaskFails,
+    TaskFailsLate,
+    TaskDoesNothing,
+    TaskKilledHalfway,
     TaskHangs,
     TaskWarns,
     TaskKilled,
@@ -121,7 +133,7 @@ impl FaultKind {
     }
 
     /// All kinds.
-    pub(crate) const ALL: [Self; 71] = [
+    pub(crate) const ALL: [Self; 82] = [
         Self::LostBefore,
         Self::LostAfter,
         Self::Truncated,
@@ -177,7 +189,18 @@ impl FaultKind {
         Self::Revoked,
         Self::HaTakesOver,
         Self::OtherTask,
+        Self::SnapshotTaken,
+        Self::SnapshotDeleted,
+        Self::SnapshotRetaken,
+        Self::GuestCreated,
+        Self::GuestDeleted,
+        Self::IdReused,
+        Self::DiskGrown,
+        Self::StorageFilled,
         Self::TaskFails,
+        Self::TaskFailsLate,
+        Self::TaskDoesNothing,
+        Self::TaskKilledHalfway,
         Self::TaskHangs,
         Self::TaskWarns,
         Self::TaskKilled,
@@ -198,6 +221,9 @@ impl FaultKind {
 
 /// The number of processors of every node.
 pub(crate) const CPUS: u64 = 8;
+
+/// The size to which another person grows a disk: more than any request asks for.
+const FOREIGN_DISK_SIZE: &str = "12G";
 
 /// A success response without data.
 const EMPTY_SUCCESS: &str = "{\"success\":1,\"data\":null}";
@@ -269,7 +295,7 @@ pub(crate) fn draw_faults(
         faults.push(ScheduledFault {
             kind,
             trigger: draw_trigger(rng, kind, undisturbed),
-            vmid: guest.map_or(100, |guest| guest.vmid),
+            vmid: if kind == FaultKind::GuestCreated { NEW_ID } else { guest.map_or(100, |guest| guest.vmid) },
             is_qemu: guest.is_none_or(|guest| guest.kind == converger_lab::LabGuestKind::Qemu),
             node: rng.pick(&nodes).map_or_else(String::new, |node| (*node).clone()),
             heals_ms: rng.one_in(2).then(|| rng.below(90_000)),
@@ -294,9 +320,11 @@ pub(crate) fn draw_faults(
 
 /// Whether the fault can have an effect at all.
 fn is_possible(kind: FaultKind, simulation_setup: &SimulationSetup, undisturbed: FaultFreeRun) -> bool {
-    let needs_change = kind >= FaultKind::CrashBefore
-        || matches!(kind, FaultKind::TaskKilled | FaultKind::TaskFails | FaultKind::TaskHangs | FaultKind::TaskWarns);
-    (kind != FaultKind::Revoked || simulation_setup.is_granted) && (undisturbed == FaultFreeRun::Acts || !needs_change)
+    let needs_change = kind >= FaultKind::CrashBefore || (FaultKind::TaskFails..=FaultKind::TaskKilled).contains(&kind);
+    let is_about_requests = (FaultKind::SnapshotTaken..FaultKind::TaskFails).contains(&kind);
+    (kind != FaultKind::Revoked || simulation_setup.is_granted)
+        && (!is_about_requests || !simulation_setup.requests.is_empty())
+        && (undisturbed == FaultFreeRun::Acts || !needs_change)
 }
 
 /// A change that takes effect long after it was sent: one worker of its node is slow while the others soon respond again, and the sender
@@ -458,6 +486,10 @@ impl ScheduledFault {
             FaultKind::OtherFace => {
                 FaultEffect::Act(WorldEvent::Show(node(), self.tls_identity()), Some(WorldEvent::Show(node(), TlsIdentity::Own)))
             }
+            FaultKind::StorageFilled => {
+                let fill = |used| WorldEvent::FillStorage(requests::LOCAL_STORAGE.to_owned(), used);
+                FaultEffect::Act(fill(1 << 50), Some(fill(0)))
+            }
             FaultKind::Revoked => FaultEffect::Act(WorldEvent::Revoke("/".to_owned()), Some(WorldEvent::Regrant("/".to_owned()))),
             _ => return None,
         })
@@ -526,8 +558,29 @@ impl ScheduledFault {
             FaultKind::TaskFails => FaultEffect::Task(TaskFaultEffect::Fail("start failed: QEMU exited with code 1".to_owned())),
             FaultKind::TaskHangs => FaultEffect::Task(TaskFaultEffect::Hang),
             FaultKind::TaskWarns => FaultEffect::Task(TaskFaultEffect::Warnings(2)),
+            FaultKind::TaskFailsLate => FaultEffect::Task(TaskFaultEffect::FailAfter("command failed: exit code 1".to_owned())),
+            FaultKind::TaskDoesNothing => FaultEffect::Task(TaskFaultEffect::DoNothing),
+            FaultKind::TaskKilledHalfway => FaultEffect::Task(TaskFaultEffect::Killed),
+            FaultKind::SnapshotTaken => world_effect(WorldEvent::TakeSnapshot(vmid, requests::NEW_SNAPSHOT.to_owned())),
+            FaultKind::SnapshotDeleted => world_effect(WorldEvent::DeleteSnapshot(vmid, requests::OLD_SNAPSHOT.to_owned())),
+            FaultKind::SnapshotRetaken => world_effect(WorldEvent::RetakeSnapshot(vmid, requests::OLD_SNAPSHOT.to_owned())),
+            FaultKind::GuestCreated => world_effect(WorldEvent::CreateGuest(Box::new(self.foreign_guest()))),
+            FaultKind::GuestDeleted => world_effect(WorldEvent::DeleteGuest(vmid)),
+            FaultKind::IdReused => world_effect(WorldEvent::ReuseId(Box::new(self.foreign_guest()))),
+            FaultKind::DiskGrown => {
+                world_effect(WorldEvent::GrowDisk(vmid, requests::disk_key(self.is_qemu).to_owned(), FOREIGN_DISK_SIZE.to_owned()))
+            }
             _ => return None,
         })
+    }
+
+    /// A guest that a person makes with this id, with the name of the old one or of the requested one now and then.
+    fn foreign_guest(&self) -> GuestSpec {
+        let kind = if self.is_qemu { LabGuestKind::Qemu } else { LabGuestKind::Lxc };
+        let name = if self.number.is_multiple_of(2) { format!("web-{}", self.vmid) } else { format!("foreign-{}", self.vmid) };
+        let text = |key: &str, value: &str| (key.to_owned(), ScalarSpec::Text(value.to_owned()));
+        let config = [text("cores", "1"), text("memory", "512")].into();
+        GuestSpec { name: Some(name), config, ..GuestSpec::new(self.vmid, kind, &self.node) }
     }
 
     /// A foreign pending change: of keys that we never manage, or of keys that may be declared with another value.
@@ -565,6 +618,7 @@ impl ScheduledFault {
             FaultKind::VerySlowNode => is_there && (answer.delay_ms >= self.slow_ms() || is(596, "Connection timed out")),
             FaultKind::Blind => is_entry && is_list && !lists("\"vmid\":"),
             FaultKind::Unlisted => is_list && !lists(&format!("\"vmid\":{}", self.vmid)),
+            FaultKind::StorageFilled => is(200, "") && path.ends_with("/storage") && lists("\"avail\":0"),
             FaultKind::FewCpus => is_there && lists("vcpus allowed per VM"),
             // The response arrives intact and contains the rejection.
             FaultKind::Revoked => is(200, "") && lists("Permission check failed"),

@@ -15,12 +15,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use converger_core::action::Change;
 use converger_core::apply::{
     EnvRequest, EnvResponse, JournalRecord, Operation, OperationEnd, OperationHistory, OperationId, OperationSource, Outcome,
-    ReleaseCondition, SendResult, TaskId, TaskState,
+    ReleaseCondition, RunId, SendResult, TaskId, TaskState,
 };
 use converger_core::guest::RunState;
 use converger_core::plan::StepReason;
 use converger_engine::schedule::OnFailure;
 
+use super::requests::{SimulatedRequest, WantedRequest};
 use super::setup::{TOKEN, WantedGuest};
 use super::stage::TruthSnapshot;
 
@@ -110,14 +111,16 @@ pub(crate) struct Oracle {
     process_number: u32,
     is_stopped: bool,
     is_healed: bool,
-    /// A run that stops at the first failure had one.
-    is_halted: bool,
+    /// Runs that stop at the first failure and had one.
+    halted: BTreeSet<RunId>,
     on_failure: OnFailure,
     /// Operations with a record that could not be written in this life.
     unwritten: BTreeSet<OperationId>,
     /// A failed write was reported to the process.
     is_unwritable: bool,
     sent_under_key: BTreeMap<String, u32>,
+    /// The requests, by key.
+    requests: BTreeMap<String, WantedRequest>,
     run_course: RunCourse,
     /// Number of sent changes.
     pub(crate) sends: u64,
@@ -134,16 +137,33 @@ impl Oracle {
             process_number: 0,
             is_stopped: false,
             is_healed: false,
-            is_halted: false,
+            halted: BTreeSet::new(),
             on_failure,
             unwritten: BTreeSet::new(),
             is_unwritable: false,
             sent_under_key: BTreeMap::new(),
+            requests: BTreeMap::new(),
             run_course: RunCourse::default(),
             sends: 0,
             sent: BTreeSet::new(),
             violation: None,
         }
+    }
+
+    /// Sets what is requested.
+    pub(crate) fn with_requests(mut self, requests: &[SimulatedRequest]) -> Self {
+        self.requests = requests.iter().map(|request| (request.key.as_str().to_owned(), request.wanted.clone())).collect();
+        self
+    }
+
+    /// The request that an operation is for.
+    fn request_of(&self, case: &OracleCase) -> Option<&WantedRequest> {
+        case.idempotency_key().and_then(|key| self.requests.get(&key))
+    }
+
+    /// What is declared of the guest of an operation: by its request, or by the declared state.
+    fn wanted_of(&self, case: &OracleCase) -> Option<&WantedGuest> {
+        self.request_of(case).map(|request| &request.guest).or_else(|| self.wanted.get(&case.operation.guest.vmid.get()))
     }
 
     /// Changes the declared state.
@@ -170,7 +190,7 @@ impl Oracle {
     /// A process starts; after a power loss, marks may be missing.
     pub(crate) fn on_process_start(&mut self, was_dark: bool) {
         self.process_number += 1;
-        (self.is_stopped, self.is_halted) = (false, false);
+        (self.is_stopped, self.halted) = (false, BTreeSet::new());
         (self.unwritten, self.is_unwritable) = (BTreeSet::new(), false);
         for case in self.cases.values_mut() {
             case.is_under_way = false;
@@ -263,7 +283,8 @@ impl Oracle {
         });
         let goes_on = is_recovered || brings_up_again;
         self.require(goes_on || !self.is_stopped, "S16", || format!("{id} begins after the run was stopped"));
-        self.require(goes_on || !self.is_halted, "S16", || format!("{id} begins after a failure that ends the run"));
+        let is_halted = self.halted.contains(&run);
+        self.require(goes_on || !is_halted, "S16", || format!("{id} begins after a failure that ends the run"));
         self.require(goes_on || !self.is_unwritable, "S18", || format!("{id} begins although the journal cannot be written"));
         if let Some(case) = self.cases.get_mut(id) {
             (case.is_under_way, case.is_recovered) = (true, is_recovered);
@@ -380,6 +401,7 @@ impl Oracle {
             (EnvResponse::Cluster(_), snapshot) => case.cluster = snapshot,
             (EnvResponse::Status(_), snapshot) => case.status = snapshot,
             (EnvResponse::Config(_), snapshot) => case.config = snapshot,
+            (EnvResponse::GuestNotFound(_), snapshot) if is_denied && case.makes_guest() => case.config = snapshot,
             (EnvResponse::Snapshots(_), snapshot) => case.snapshots = snapshot,
             (EnvResponse::IdState(_), snapshot) => case.new_id = snapshot,
             (EnvResponse::Task(state), _) if is_own_task => case.task_lost = matches!(state, TaskState::Lost(_)),
@@ -428,9 +450,10 @@ impl Oracle {
         let Some(case) = self.cases.get_mut(id) else { return };
         case.believed = Some(outcome.end());
         case.is_under_way = false;
-        self.is_halted |= outcome.end() != OperationEnd::Done && !case.is_recovered && self.on_failure == OnFailure::Stop;
+        let is_halted = outcome.end() != OperationEnd::Done && !case.is_recovered && self.on_failure == OnFailure::Stop;
+        self.halted.extend(is_halted.then(|| case.operation.run.clone()));
         let case = &self.cases[id];
-        let mut found = case.find_violation(outcome, self.wanted.get(&case.operation.guest.vmid.get()), running_tasks);
+        let mut found = case.find_violation(outcome, self.wanted_of(case), running_tasks);
         found = found.or_else(|| case.check_absence(outcome));
         if self.is_healed && outcome.end() == OperationEnd::Refused && !self.is_guest_occupied(id) {
             found = found.or(Some(("L2", "nothing changes any more, and what was planned a moment ago is refused".to_owned())));
@@ -524,7 +547,7 @@ impl OracleCase {
                 Some(("S17", "not delivered, and the world changed".into()))
             }
             Outcome::Failed { .. } if self.task_lost => Some(("S17", "nobody knows how its task ended, and it is not held".into())),
-            Outcome::Failed { .. } if self.may_have_run && self.is_not_idempotent() && self.task.is_none() => {
+            Outcome::Failed { .. } if self.may_have_run && self.is_not_idempotent() && self.task.is_none() && !self.is_clone_absent() => {
                 Some(("S17", "it may have run, only a person could tell, and it is not held".into()))
             }
             Outcome::Failed { .. } if running_tasks > 0 && self.sends > 0 => Some(("S17", "failed, and its task is at work".into())),

@@ -119,8 +119,15 @@ impl<'l> SimulatedProcess<'l> {
         }
     }
 
-    /// Executes these operations until nothing is in flight.
-    pub(crate) fn execute_operations(&mut self, mut operations: Vec<(Operation, CheckContext)>) -> Result<(), ProcessDied> {
+    /// Executes these runs together until nothing is in flight.
+    pub(crate) fn execute_runs(&mut self, runs: Vec<Vec<(Operation, CheckContext)>>) -> Result<(), ProcessDied> {
+        for run in runs {
+            self.submit_run(run)?;
+        }
+        self.run_queue()
+    }
+
+    fn submit_run(&mut self, mut operations: Vec<(Operation, CheckContext)>) -> Result<(), ProcessDied> {
         for (operation, _) in &mut operations {
             self.oracle.on_planned(operation);
             planted_bugs::corrupt_operation(self.bug, operation);
@@ -135,7 +142,7 @@ impl<'l> SimulatedProcess<'l> {
                 self.feed_event(&id, OperationEvent::Begin)?;
             }
         }
-        self.run_queue()
+        Ok(())
     }
 
     /// Recovers these operations by reading.
@@ -275,7 +282,8 @@ impl<'l> SimulatedProcess<'l> {
             }
             OperationCommand::RecheckHolds => {
                 self.oracle.on_hold_check(id, self.find_hold_or_freeze(&operation), self.stage.now_ms);
-                let event = check_holds(&self.store, operation.environment.clone(), operation.guest.vmid).now_or_never();
+                let guests = operation.occupied_guests().collect();
+                let event = check_holds(&self.store, operation.environment.clone(), guests).now_or_never();
                 let event = event.unwrap_or_else(|| panic!("nothing here waits"));
                 self.schedule_event(self.stage.now_ms, id, planted_bugs::buggy_hold_check(self.bug, event));
                 Ok(())
@@ -536,6 +544,7 @@ impl<'l> SimulatedProcess<'l> {
         let request = codec::encode(&command);
         let vmid = operation.sending_address().vmid.get();
         if env_request.is_mutation() {
+            self.stage.note_change_sent(operation.step.change.word());
             self.check_send(id, &request, vmid);
         }
         let outcome = self.stage.carry_request(&request, vmid);
@@ -619,7 +628,7 @@ impl<'l> SimulatedProcess<'l> {
         let outcome = &planted_bugs::buggy_outcome(self.bug, outcome.clone());
         let code = outcome.code().map_or("", |code| code.as_str());
         self.stage.trace_line(format_args!("{id}: {} {code}", outcome.end().word()));
-        self.stage.note_end(outcome, state.is_recovered());
+        self.stage.note_end(state.operation().step.change.word(), outcome, state.is_recovered());
         let was_held = self.load_history(id).is_some_and(|history| history.progress().end == Some(OperationEnd::Held));
         if was_held && code == "not-carried-out" {
             self.stage.note_reached("given up by a later reading");

@@ -15,6 +15,8 @@ use converger_engine::schedule::{ConcurrencyLimits, OnFailure};
 use converger_lab::{AclSpec, Flavour, GuestSpec, HaSpec, LabGuestKind, NodeSpec, ScalarSpec, TaskDurations, TokenSpec, WorldSpec};
 use serde_json::{Map, Value as Json, json};
 
+use super::requests::{self, NEW_ID, RequestJob, SimulatedRequest};
+
 /// Our token.
 pub(crate) const TOKEN: &str = "root@pam!bot";
 /// The token of another user, who may do everything.
@@ -52,6 +54,17 @@ pub(crate) struct SimulationSetup {
     pub(crate) is_one_shot: bool,
     /// Our token has privileges that can be revoked.
     pub(crate) is_granted: bool,
+    /// Requested actions, and which process is asked for them.
+    pub(crate) requests: Vec<SimulatedRequest>,
+    pub(crate) jobs: Vec<RequestJob>,
+}
+
+impl SimulationSetup {
+    /// The ids of all guests that exist, or may come to exist.
+    pub(crate) fn guest_ids(&self) -> Vec<u32> {
+        let new_id = (!self.requests.is_empty()).then_some(NEW_ID);
+        self.spec.guests.iter().map(|guest| guest.vmid).chain(new_id).collect()
+    }
 }
 
 /// Draws a setup.
@@ -80,8 +93,11 @@ pub(crate) fn draw_setup(rng: &mut Rng) -> SimulationSetup {
         wanted.insert(vmid, own);
         wishes.push(json);
     }
+    let (requests, jobs) = if rng.one_in(2) { requests::draw_requests(rng, &mut spec) } else { Default::default() };
     SimulationSetup {
         spec,
+        requests,
+        jobs,
         desired: Arc::new(parse_desired(&wishes)),
         rules: Arc::new(Rules::default()),
         wanted,
@@ -177,6 +193,8 @@ pub(crate) fn single_guest(kind: LabGuestKind, step: &str) -> SimulationSetup {
         patience: short_patience(),
         is_one_shot: false,
         is_granted: false,
+        requests: Vec::new(),
+        jobs: Vec::new(),
     }
 }
 
@@ -269,13 +287,21 @@ fn full_grant() -> AclSpec {
 /// response keeps its value, because it exceeds any delay of the lab.
 fn draw_patience(rng: &mut Rng) -> Patience {
     if rng.one_in(20) {
-        return Patience::default();
+        return Patience { copy_ms: Patience::default().task_ms, ..Patience::default() };
     }
     short_patience()
 }
 
 fn short_patience() -> Patience {
-    Patience { task_ms: 4_000, slack_ms: 3_000, verify_ms: 1_000, reboot_ms: 4_000, unreadable_ms: 2_000, ..Patience::default() }
+    Patience {
+        task_ms: 4_000,
+        copy_ms: 6_000,
+        slack_ms: 3_000,
+        verify_ms: 1_000,
+        reboot_ms: 4_000,
+        unreadable_ms: 2_000,
+        ..Patience::default()
+    }
 }
 
 fn draw_guest(rng: &mut Rng, vmid: u32, nodes: u32, spec: &mut WorldSpec) -> GuestSpec {

@@ -10,6 +10,7 @@ mod ledger_agreement;
 mod oracle;
 mod planted_bugs;
 mod process;
+mod requests;
 mod saga;
 mod setup;
 mod simulation;
@@ -37,7 +38,7 @@ pub(crate) use saga::detects_wrong_inverses;
 pub(crate) use saga::{SAGAS, UNPLAYED_WRITES, run_sagas};
 pub(crate) use simulation::SimulationResult;
 use simulation::{AUDIT_INTERVAL, simulate};
-pub(crate) use stage::ENDS;
+pub(crate) use stage::{CHANGE_STATES, ENDS};
 
 /// The results of many schedules.
 #[derive(Default)]
@@ -87,7 +88,13 @@ impl SimulationTally {
     /// Expected events that never occurred.
     pub(crate) fn missing_events(&self) -> Vec<String> {
         let kinds = FaultKind::ALL.iter().filter(|kind| !self.struck.contains_key(kind)).map(|kind| format!("harm {kind:?}"));
-        let states = STATES.iter().chain(ENDS).filter(|state| !self.seen.contains_key(*state)).map(|state| format!("state `{state}`"));
+        let of_changes = CHANGE_STATES.iter().flat_map(|(_, states)| states);
+        let states = STATES
+            .iter()
+            .chain(ENDS)
+            .chain(of_changes)
+            .filter(|state| !self.seen.contains_key(*state))
+            .map(|state| format!("state `{state}`"));
         let closely = self.seen.get(LEDGER_REPLAYED).copied().unwrap_or(0) + self.violations.len() as u64;
         let too_few = self.schedules / AUDIT_INTERVAL;
         let audit_shortfall =
@@ -131,6 +138,7 @@ const STATES: &[&str] = &[
     "a sync failed",
     "the process died",
     "the machine slept between the last word and the sending",
+    "a request is refused",
     "the plan is refused",
     "the plan is over its limits",
     "no reading",

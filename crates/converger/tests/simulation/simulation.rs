@@ -1,28 +1,24 @@
 //! One schedule from its seed: lives of the process in a world with faults, then healing, and then liveness: everything reaches its
 //! declared state and stays there without further changes.
 
+mod intention;
+
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
-use converger_adapters::proxmox::client::ProxmoxSession;
-use converger_adapters::proxmox::observe::{self, ObservationRequest, ReadSet};
 use converger_core::action::Change;
-use converger_core::apply::{
-    CheckContext, IdempotencyKey, JournalRecord, Operation, OperationEnd, OperationHistory, OperationId, OperationSource, Resolution,
-    RunId, RunStart,
-};
-use converger_core::approve::{self, Admission, Admitted, ApprovalMode, Confirmation, RefusedGuestPolicy};
-use converger_core::artifact::{Digest, Provenance, write_plan};
+use converger_core::apply::{JournalRecord, Operation, OperationHistory, Resolution};
+use converger_core::artifact::{Provenance, write_plan};
 use converger_core::desired::Desired;
 use converger_core::evidence::DecisionInputs;
 use converger_core::guest::{EnvironmentName, Vmid};
+use converger_core::intent::Intent;
 use converger_core::observe::Observation;
-use converger_core::plan::{self, Plan, Step, Verdict};
+use converger_core::plan::{Step, Verdict};
 use converger_core::policy::Circumstances;
-use converger_core::safety::{self, Judged};
+use converger_core::safety;
 use converger_core::testing::{Rng, some_binding, some_inputs};
-use converger_core::timestamp;
 use converger_engine::executor::load_unsettled;
 use converger_engine::run_machine::RunMachine;
 use converger_engine::schedule::OnFailure;
@@ -37,9 +33,10 @@ use super::ledger_agreement;
 use super::oracle::{Oracle, RefusalGrounds, RuleViolation, truth, waits_for_reading};
 use super::planted_bugs::{self, PlantedBug};
 use super::process::{ProcessDied, SimulatedProcess};
-use super::setup::{self, SimulationSetup, TOKEN};
-use super::stage::{SimulatedTransport, SimulationStage};
+use super::setup::{self, SimulationSetup};
+use super::stage::SimulationStage;
 use super::trace::SimulationTrace;
+use intention::IntendedRuns;
 
 /// A process that dies is restarted while faults occur, up to this many lives.
 const LIVES_MAX: u64 = 3;
@@ -98,6 +95,7 @@ pub(crate) async fn simulate(seed: u64, bug: Option<PlantedBug>, keeps_lines: bo
     });
     // A request with a key is repeated.
     let lives = (*rng.pick(&[1, 1, 2]).unwrap_or(&1)).max(if simulation.setup.is_one_shot { 2 } else { 1 });
+    let lives = lives.max(simulation.setup.jobs.len() as u64);
     simulation.stage_mut().set_faults(scheduled_faults);
     simulation.rng = rng;
     // A ledger costs more than the journal, and verifying it costs more than writing it, so only some seeds have one.
@@ -147,8 +145,12 @@ impl SharedOpening {
 
     /// What the first process does without faults.
     fn fault_free_run(&self) -> FaultFreeRun {
-        let Some(Simulation { stage: Some(stage), intention: Some(None), .. }) = &self.planned else { return FaultFreeRun::Acts };
-        FaultFreeRun::Reads(stage.requests())
+        match &self.planned {
+            Some(Simulation { stage: Some(stage), intention: Some(runs), setup, .. }) if runs.is_empty() && setup.jobs.is_empty() => {
+                FaultFreeRun::Reads(stage.requests())
+            }
+            _ => FaultFreeRun::Acts,
+        }
     }
 
     /// The latest shared state before any of these faults occurs.
@@ -184,8 +186,9 @@ pub(crate) struct UndoResult {
 pub(crate) fn published_undo(simulation_setup: SimulationSetup) -> Vec<Json> {
     let stage = SimulationStage::new(&simulation_setup.spec, Vec::new(), SimulationTrace::new(false));
     let mut simulation = Simulation::new(simulation_setup, stage, Rng::new(0), None);
-    let seen = simulation.take_reading().unwrap_or_else(|| panic!("nothing goes wrong, and there is no reading"));
-    let plan = simulation.make_plan(seen);
+    let intent = Intent::Desired(simulation.desired_state());
+    let seen = simulation.take_reading(&intent).unwrap_or_else(|| panic!("nothing goes wrong, and there is no reading"));
+    let plan = simulation.make_plan(&intent, seen);
     let mut text = Vec::new();
     let judged = safety::judge(plan, simulation.setup.budget, Circumstances::default());
     let written = write_plan(&mut text, &judged, Provenance::Live).map_err(|error| error.to_string());
@@ -241,11 +244,10 @@ struct Simulation {
     /// The machine of the current process, for its recovery and its plan.
     drive: RunMachine,
     /// The planned operations of the current process, if they are known already.
-    intention: Option<IntendedOperations>,
+    intention: Option<IntendedRuns>,
+    /// The number of processes that have planned something.
+    lives: usize,
 }
-
-/// The planned operations of a process, if any.
-type IntendedOperations = Option<Vec<(Operation, CheckContext)>>;
 
 impl Simulation {
     /// The first moment of a world, without faults yet.
@@ -277,7 +279,9 @@ impl Simulation {
         let wanted = planted_bugs::buggy_wanted(bug, simulation_setup.wanted.clone());
         let (store, oracle) = (
             bound(MemoryStore::new()),
-            Oracle::new(wanted, simulation_setup.on_failure).with_limits(simulation_setup.limits, simulation_setup.budget),
+            Oracle::new(wanted, simulation_setup.on_failure)
+                .with_requests(&simulation_setup.requests)
+                .with_limits(simulation_setup.limits, simulation_setup.budget),
         );
         Self {
             stage: Some(stage),
@@ -294,6 +298,7 @@ impl Simulation {
             first_reading: None,
             verdicts: Vec::new(),
             intention: None,
+            lives: 0,
         }
     }
 
@@ -366,7 +371,9 @@ impl Simulation {
                 left = left.max(1);
                 self.stage_mut().note_reached("the process died");
                 self.stage_mut().trace_line(format_args!("the process is dead"));
-            } else if self.stage_mut().pending_fault_count() == 0 || (self.stage_mut().pending_fault_count(), self.oracle.sends) == before {
+            } else if self.lives >= self.setup.jobs.len()
+                && (self.stage_mut().pending_fault_count() == 0 || (self.stage_mut().pending_fault_count(), self.oracle.sends) == before)
+            {
                 return;
             }
             let within = *self.rng.pick(&[1_000, 30_000, 600_000]).unwrap_or(&1_000);
@@ -381,13 +388,13 @@ impl Simulation {
             Some(intention) => intention,
             None => self.recover_and_plan().await?,
         };
-        let run_result = intention.map_or(Ok(()), |operations| self.run_operations(operations));
+        let run_result = self.execute_runs(intention);
         yield_turn().await;
         run_result
     }
 
     /// A process starts, recovers open operations, and plans.
-    async fn recover_and_plan(&mut self) -> Result<IntendedOperations, ProcessDied> {
+    async fn recover_and_plan(&mut self) -> Result<IntendedRuns, ProcessDied> {
         self.restart();
         for id in self.oracle.operation_ids() {
             let history = self.store.operation(id.clone()).now_or_never().and_then(Result::ok).flatten();
@@ -395,37 +402,7 @@ impl Simulation {
         }
         self.recover()?;
         yield_turn().await;
-        let seen = self.observe();
-        yield_turn().await;
-        let plan = seen.and_then(|seen| self.plan_if_needed(seen));
-        yield_turn().await;
-        let intention = plan.and_then(|plan| self.admit_plan(plan));
-        yield_turn().await;
-        Ok(intention)
-    }
-
-    /// Observes the world. A process that was told to stop begins no run.
-    fn observe(&mut self) -> Option<Observation> {
-        if self.oracle.is_stopped() {
-            return None;
-        }
-        self.verdicts.clear();
-        let seen = self.take_reading();
-        if seen.is_none() {
-            assert!(self.bug != Some(PlantedBug::Unwrap), "nobody thought of a reading that there is not");
-            self.require_reading();
-        }
-        seen
-    }
-
-    /// Plans; `None` if there is nothing to do.
-    fn plan_if_needed(&mut self, seen: Observation) -> Option<Plan> {
-        let plan = self.make_plan(seen);
-        self.verdicts = plan.guests().map(|(guest, verdict)| (guest.vmid.get(), verdict.clone())).collect();
-        self.require_presence();
-        // A converged plan needs no admission.
-        let is_at_rest = plan.guests().all(|(_, verdict)| matches!(verdict, Verdict::Converged { .. }));
-        (!is_at_rest).then_some(plan)
+        Ok(self.plan_runs().await)
     }
 
     /// The store as the next process finds it.
@@ -504,110 +481,6 @@ impl Simulation {
         load_unsettled(&self.store, environment).now_or_never().and_then(Result::ok).unwrap_or_default()
     }
 
-    /// Takes an observation, if possible.
-    fn take_reading(&mut self) -> Option<Observation> {
-        let stage = self.stage.take().unwrap_or_else(|| panic!("the stage is there"));
-        let taken_at = timestamp::format_timestamp(stage.now_ms / 1000);
-        let transport = SimulatedTransport::new(stage);
-        let desired = self.desired_state();
-        let (environment, scope, read_set) = (desired.environment().clone(), desired.scope(), ReadSet::for_desired(&desired));
-        let question = ObservationRequest { environment: &environment, cluster: None, token: TOKEN, scope: &scope, needs: &read_set };
-        let session = ProxmoxSession::new(transport.clone());
-        let reading = observe::take_reading(&session, &question).now_or_never().unwrap_or_else(|| panic!("nothing here waits"));
-        drop(session);
-        self.stage = transport.into_stage();
-        let mut observation = match reading {
-            Ok(reading) => reading.observation,
-            Err(unread) => {
-                self.stage_mut().trace_line(format_args!("no reading: {unread}"));
-                self.stage_mut().note_reached("no reading");
-                return None;
-            }
-        };
-        if self.bug == Some(PlantedBug::LockForever) {
-            planted_bugs::keep_locks_forever(&mut self.locked, &mut observation);
-        }
-        if self.bug == Some(PlantedBug::AbsentIsMissing) {
-            planted_bugs::claim_complete_list(&mut observation);
-        }
-        observation.taken_at = Some(taken_at.into());
-        if self.bug == Some(PlantedBug::OldPlan) {
-            observation = self.first_reading.get_or_insert(observation).clone();
-        }
-        Some(observation)
-    }
-
-    /// Plans on an observation.
-    fn make_plan(&mut self, seen: Observation) -> Plan {
-        let desired = self.desired_state();
-        let scoped = seen.into_scoped(&desired.scope());
-        let plan = plan::plan(desired, Arc::new(scoped), Arc::clone(&self.setup.rules));
-        self.oracle.on_plan(plan.observation().taken_at.as_deref().and_then(timestamp::parse_timestamp));
-        plan
-    }
-
-    fn admit_plan(&mut self, plan: Plan) -> Option<Vec<(Operation, CheckContext)>> {
-        let has_steps = plan.guests().any(|(_, verdict)| matches!(verdict, Verdict::Steps(_)));
-        let names = plan.guests().filter_map(|(guest, _)| plan.name_of(guest).map(Into::into)).collect();
-        let is_within = self.is_within_limits();
-        let safe = match safety::judge(plan, planted_bugs::buggy_budget(self.bug, self.setup.budget), Circumstances::default()) {
-            Judged::Safe(safe) => safe,
-            Judged::Refused(_) => {
-                self.stage_mut().trace_line(format_args!("the plan is refused"));
-                self.stage_mut().note_reached(if is_within { "the plan is refused" } else { "the plan is over its limits" });
-                if self.is_healed && is_within {
-                    self.oracle.report("L2", "the whole plan is refused although everything has healed".into());
-                }
-                return None;
-            }
-        };
-        if !has_steps {
-            return None;
-        }
-        let admission = Admission {
-            mode: ApprovalMode::Solo,
-            provenance: Provenance::Live,
-            confirmation: Confirmation::Typed { by: "ann".into(), names },
-            refused: RefusedGuestPolicy::LeaveOut,
-            now_ms: self.stage_mut().now_ms,
-            age_secs_max: Admission::AGE_SECS_MAX,
-        };
-        let approved = match approve::admit(safe, &admission) {
-            Ok(Admitted::Approved(approved)) => approved,
-            // The observation took so long that it is too old.
-            Ok(Admitted::Refused(refusals)) => {
-                if self.is_healed {
-                    self.oracle.report("L2", format!("nothing is admitted although everything has healed: {refusals:?}"));
-                }
-                return None;
-            }
-            Err(error) => panic!("everything was typed: {error:?}"),
-        };
-        self.runs += 1;
-        let runs = self.runs;
-        let run = RunId::new(&format!("run-{runs}")).unwrap_or_else(|| panic!("an id"));
-        approved.into_operations(&run, |number| OperationId::new(&format!("op-{runs}-{number}")), None)
-    }
-
-    fn run_operations(&mut self, mut operations: Vec<(Operation, CheckContext)>) -> Result<(), ProcessDied> {
-        let Some((first, _)) = operations.first() else { return Ok(()) };
-        let (id, environment, plan, at_ms) = (first.run.clone(), first.environment.clone(), first.plan, self.stage_mut().now_ms);
-        if self.setup.is_one_shot && !self.is_healed {
-            operations.iter_mut().for_each(|(operation, _)| operation.source = one_shot_source(operation));
-        }
-        let boot = Some(self.stage_mut().uptime().boot);
-        let Self { stage, store, oracle, setup: simulation_setup, bug, drive, .. } = self;
-        let stage = stage.as_mut().unwrap_or_else(|| panic!("the stage is there"));
-        let mut process = SimulatedProcess::new(stage, store.clone(), oracle, simulation_setup, *bug, drive);
-        let run = RunStart { id: id.clone(), environment, plan, by: "ann".into(), at_ms, boot };
-        if !process.write_store(StoreWrite::RunStarted { run, inputs: Box::new(INPUTS.clone()) })? {
-            return Ok(());
-        }
-        process.execute_operations(operations)?;
-        process.write_store(StoreWrite::RunEnded { id, end: OperationEnd::Done, at_ms })?;
-        Ok(())
-    }
-
     /// Everything works again: the declared state must be reached and stay.
     async fn run_after_healing(&mut self) {
         if self.is_broken() {
@@ -617,7 +490,7 @@ impl Simulation {
         self.oracle.on_healed();
         // Holds are released by another process.
         self.restart();
-        let vmids: Vec<u32> = self.setup.wanted.keys().copied().collect();
+        let vmids = self.setup.guest_ids();
         self.stage_mut().heal(vmids.into_iter());
         self.stage_mut().advance(600_000);
         self.release_holds();
@@ -644,8 +517,8 @@ impl Simulation {
     /// A recovery must not give up a change that arrives later. A live process may; the occurrences are counted.
     fn check_late_tasks(&mut self) {
         let Some(stage) = self.stage.as_mut() else { return };
-        for vmid in self.setup.wanted.keys() {
-            let tasks: Vec<String> = stage.world.tasks_for_guest(*vmid).map(|(upid, _)| upid.to_owned()).collect();
+        for vmid in self.setup.guest_ids() {
+            let tasks: Vec<String> = stage.world.tasks_for_guest(vmid).map(|(upid, _)| upid.to_owned()).collect();
             let late = tasks.iter().any(|upid| self.oracle.record_late_task(upid));
             stage.seen.extend(late.then_some("a change came after it was given up"));
         }
@@ -659,8 +532,8 @@ impl Simulation {
     fn release_holds(&mut self) {
         let (environment, at_ms) = (self.setup.desired.environment().clone(), self.stage_mut().now_ms);
         let by: Box<str> = "ann".into();
-        for vmid in self.setup.desired.scope().ids() {
-            let release = StoreWrite::Release { environment: environment.clone(), vmid: *vmid, by: by.clone(), at_ms };
+        for vmid in self.setup.guest_ids().into_iter().filter_map(|vmid| Vmid::new(u64::from(vmid))) {
+            let release = StoreWrite::Release { environment: environment.clone(), vmid, by: by.clone(), at_ms };
             let _ = self.store.commit_now(release.into());
         }
         let _ = self.store.commit_now(StoreWrite::Thaw { environment, by, at_ms }.into());
@@ -702,8 +575,9 @@ impl Simulation {
         }
         let Some(truth) = self.stage_mut().world.guest_truth(operation.guest.vmid.get()) else { return false };
         let is_same = operation.guest.identity.as_ref().is_none_or(|identity| truth::has_identity(&truth, identity));
-        // A running guest does not prove that it was rebooted.
-        let leads_to = operation.step.change.resulting_state().filter(|_| !matches!(operation.step.change, Change::Reboot { .. }));
+        // A run-state does not prove that the guest was rebooted or rolled back.
+        let is_shown = matches!(operation.step.change, Change::Start | Change::Shutdown { .. } | Change::Stop);
+        let leads_to = operation.step.change.resulting_state().filter(|_| is_shown);
         is_same && leads_to.is_some_and(|state| truth::runs_as(&truth, state))
     }
 
@@ -763,11 +637,4 @@ impl Simulation {
         let behind = self.setup.wanted.iter().any(|(other, wanted)| wanted.after.contains(&vmid) && is_hopeless(other));
         before || behind || is_stuck
     }
-}
-
-/// The same step of the same guest is the same request.
-fn one_shot_source(operation: &Operation) -> OperationSource {
-    let text = format!("{}-{}", operation.guest.vmid, operation.step.change.word());
-    let key = IdempotencyKey::new(&text).unwrap_or_else(|| panic!("a key"));
-    OperationSource::OneShot { key, request: Digest::of_bytes(text.as_bytes()) }
 }

@@ -49,6 +49,17 @@ pub(crate) const ENDS: &[&str] = &[
     "request-repeated",
 ];
 
+macro_rules! change_states {
+    ($($change:literal),*) => { &[$(($change, [
+        concat!($change, " sent"), concat!($change, " done"), concat!($change, " failed"), concat!($change, " refused"),
+        concat!($change, " held"), concat!($change, " recovered"),
+    ])),*] };
+}
+
+/// For each requested change, the states that it must reach sometimes.
+pub(crate) const CHANGE_STATES: &[(&str, [&str; 6])] =
+    change_states!["snapshot.create", "snapshot.delete", "snapshot.rollback", "disk.grow", "migrate", "clone"];
+
 /// The true state of a guest and its cluster when a request was answered.
 #[derive(Clone, Debug)]
 pub(crate) struct TruthSnapshot {
@@ -64,7 +75,7 @@ pub(crate) struct TruthSnapshot {
 }
 
 /// The observable state of a guest and a node.
-type VisibleState = (Option<GuestTruth>, Vec<bool>, bool, u64);
+type VisibleState = (Option<GuestTruth>, Vec<(String, u64)>, Vec<bool>, bool, u64);
 
 /// The result of a request.
 pub(crate) struct RequestOutcome {
@@ -291,7 +302,8 @@ impl SimulationStage {
     fn visible_state(&self, fault: &ScheduledFault) -> VisibleState {
         let tasks = self.world.tasks_for_guest(fault.vmid).map(|(_, is_over)| is_over).collect();
         let (sees, wall_s) = (self.world.can_reach(&self.entry, &fault.node), self.world.node_clock_s(&fault.node));
-        (self.world.guest_truth(fault.vmid), tasks, sees, wall_s)
+        let snapshots = self.world.snapshot_truths(fault.vmid).map(|own| (own.name, own.taken_s)).collect();
+        (self.world.guest_truth(fault.vmid), snapshots, tasks, sees, wall_s)
     }
 
     /// A fault had an effect if the visible state changed; otherwise a later response may show it.
@@ -416,8 +428,26 @@ impl SimulationStage {
         foreign_tasks.map(|(upid, _)| upid.to_owned()).collect()
     }
 
+    /// Counts that a requested change was sent.
+    pub(crate) fn note_change_sent(&mut self, change: &str) {
+        self.note_change_state(change, 0);
+    }
+
+    fn note_change_state(&mut self, change: &str, state: usize) {
+        let known = CHANGE_STATES.iter().find(|(own, _)| *own == change);
+        self.seen.extend(known.map(|(_, states)| states[state]));
+    }
+
     /// Counts how an operation ended, for the states that must occur sometimes.
-    pub(crate) fn note_end(&mut self, outcome: &Outcome, is_recovered: bool) {
+    pub(crate) fn note_end(&mut self, change: &str, outcome: &Outcome, is_recovered: bool) {
+        match (outcome.end(), is_recovered) {
+            (_, true) => self.note_change_state(change, 5),
+            (OperationEnd::Done, _) => self.note_change_state(change, 1),
+            (OperationEnd::Failed, _) => self.note_change_state(change, 2),
+            (OperationEnd::Refused, _) => self.note_change_state(change, 3),
+            (OperationEnd::Held, _) => self.note_change_state(change, 4),
+            (OperationEnd::NotRun, _) => {}
+        }
         self.note_reached(match (outcome.end(), is_recovered) {
             (OperationEnd::Done, false) => "done",
             (OperationEnd::Failed, false) => "failed",

@@ -25,7 +25,12 @@ pub(crate) struct RefusalGrounds<'g> {
 impl RefusalGrounds<'_> {
     /// Whether the state of a guest justifies a refusal with this code.
     pub(crate) fn justifies(&self, vmid: u32, code: &str) -> bool {
-        let (Some(wanted), Some(real)) = (self.wanted.get(&vmid), self.real.get(&vmid)) else { return false };
+        let Some(wanted) = self.wanted.get(&vmid) else { return false };
+        let is_below_refused = wanted.after.iter().any(|on| self.refused.contains(on));
+        // A person deleted it.
+        let Some(real) = self.real.get(&vmid) else {
+            return code == "guest-missing" || (code == "dependency-refused" && is_below_refused);
+        };
         let has_come =
             |on: &u32| self.is_running(*on) && !self.wants_state(*on, RunState::Stopped) || self.wants_state(*on, RunState::Running);
         match code {
@@ -37,7 +42,7 @@ impl RefusalGrounds<'_> {
             "config-pending" => real.pending.keys().chain(&real.pending_delete).any(|key| !wanted.config.contains_key(key.as_str())),
             "protected-guest" => truth::is_protected(real) && goes_down(real, wanted),
             "protection-change" => loses_protection(real, wanted),
-            "dependency-refused" => wanted.after.iter().any(|on| self.refused.contains(on)),
+            "dependency-refused" => is_below_refused,
             "dependency-not-running" => comes_up(real, wanted) && !wanted.after.iter().all(has_come),
             "dependent-running" => is_to_stop(real, wanted) && self.dependents(vmid).any(|own| self.stays_up(own)),
             _ => false,

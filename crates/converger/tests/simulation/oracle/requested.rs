@@ -203,6 +203,13 @@ impl OracleCase {
         (!is_free).then(|| ("S4", "nobody has read that the new id is free".into()))
     }
 
+    /// Whether this is a clone, and no guest was being made when its new guest was read.
+    pub(super) fn is_clone_absent(&self) -> bool {
+        let is_being_made = |truth: &GuestTruth| truth.config.contains_key("lock");
+        let is_absent = self.config.as_ref().is_some_and(|read| !read.guest.as_ref().is_some_and(is_being_made));
+        self.makes_guest() && self.is_read && is_absent
+    }
+
     /// Whether the truth of what was read in this life shows that a requested change took effect.
     pub(super) fn is_request_proven(&self) -> bool {
         let guest = |read: &Option<TruthSnapshot>| read.as_ref().and_then(|read| read.guest.clone());

@@ -138,12 +138,14 @@ impl Oracle {
             return;
         }
         let has_room = |case: &OracleCase| {
-            let on_node = in_flight.iter().filter(|own| own.operation.guest.node == case.operation.guest.node).count();
+            let node = |case: &OracleCase| case.operation.sending_address().node;
+            let on_node = in_flight.iter().filter(|own| node(own) == node(case)).count();
             on_node < per_node.max(1) as usize
         };
         let is_waiting = |case: &OracleCase| case.process_number == life && !case.is_under_way && case.believed.is_none();
-        let own =
-            self.cases.values().find(|case| is_waiting(case) && has_room(case) && self.unfinished_predecessors(case).next().is_none());
+        let own = self.cases.values().find(|case| {
+            is_waiting(case) && has_room(case) && self.unfinished_predecessors(case).next().is_none() && !self.is_behind_other_run(case)
+        });
         if let Some(id) = own.map(|case| case.operation.id.clone()) {
             self.report_violation("L4", format!("{id} waits for its turn, there is room, and nothing of its own keeps it back"));
         }
@@ -156,6 +158,13 @@ impl Oracle {
         of_run.filter(|other| other.precedes(case) || (other.changes_power() && own.step.wait.contains(&other.operation.guest.vmid)))
     }
 
+    /// Whether an operation of another run works on one of its guests, or came before it in the queue of one.
+    fn is_behind_other_run(&self, case: &OracleCase) -> bool {
+        let is_unfinished = |other: &OracleCase| other.process_number == case.process_number && other.believed.is_none();
+        let is_before = |other: &OracleCase| other.is_under_way || (is_unfinished(other) && other.operation.id < case.operation.id);
+        self.cases.values().any(|other| other.operation.run != case.operation.run && other.shares_guest(case) && is_before(other))
+    }
+
     /// L4: an operation is not run for a reason of its own or of the whole run.
     pub(super) fn check_not_run_reason(&mut self, id: &OperationId, code: &str) {
         let Some(case) = self.cases.get(id) else { return };
@@ -166,7 +175,7 @@ impl Oracle {
             "lane-halted" => has_failed(),
             // Its dependency was omitted from the plan, too.
             "dependency-not-done" => has_failed() || case.operation.step.wait.iter().any(is_left_out),
-            "run-stopped" => self.is_stopped || self.is_halted,
+            "run-stopped" => self.is_stopped || self.halted.contains(&case.operation.run),
             "journal-unwritable" => self.is_unwritable,
             _ => false,
         };

@@ -98,9 +98,8 @@ impl Oracle {
             found = found.or(Some(("S20", "a recovery sends".into())));
         }
         let is_writable = !self.is_unwritable;
-        let is_declared = self.wanted.contains_key(&sent.vmid);
         let case = &self.cases[id];
-        let found = found.or_else(|| (!is_declared).then(|| ("S22", "the guest is not declared".into())));
+        let found = found.or_else(|| self.check_asked(case, sent));
         let found = found.or_else(|| (!is_writable).then(|| ("S18", "the journal cannot be written".into())));
         let found = found.or_else(|| (running_tasks > 0).then(|| ("S3", "a task of ours is at work on the guest".into())));
         let found = found.or_else(|| case.check_readings(sent)).or_else(|| case.check_guest_state(sent));
@@ -117,6 +116,16 @@ impl Oracle {
         self.check_limits(id, sent);
     }
 
+    /// S22: the guest is declared; or the change is the requested one, of the requested guest.
+    fn check_asked(&self, case: &OracleCase, sent: &ParsedMutation) -> RuleBreach {
+        let Some(request) = self.request_of(case) else {
+            return (!self.wanted.contains_key(&sent.vmid)).then(|| ("S22", "the guest is not declared".into()));
+        };
+        let is_request = request.vmid == sent.vmid && request.verb == sent.verb && request.object == sent.object.as_deref();
+        let other = request.parameters.iter().find(|(key, value)| sent.value(key) != Some(value));
+        (!is_request || other.is_some()).then(|| ("S22", format!("that is not what was requested: {:?}", sent.form)))
+    }
+
     /// Design 6.21: we do not apply a pending value that differs from the declared one, unless this write replaces it with ours.
     fn check_foreign_pending(&self, id: &OperationId, sent: &ParsedMutation) -> RuleBreach {
         // Proxmox applies nothing that is pending with these.
@@ -125,7 +134,7 @@ impl Oracle {
         }
         let case = &self.cases[id];
         let config = case.config.as_ref()?.guest.as_ref()?;
-        let wanted = self.wanted.get(&case.operation.guest.vmid.get());
+        let wanted = self.wanted_of(case);
         let declared = |key: &str| wanted.and_then(|wanted| wanted.config.get(key)).map(Option::as_deref);
         let is_ours = |key: &str, value: Option<&str>| declared(key) == Some(value) || sent.value(key).is_some() || sent.deletes_key(key);
         let changed = config.pending.iter().find(|(key, value)| !is_ours(key, Some(value))).map(|(key, _)| key);
@@ -135,7 +144,7 @@ impl Oracle {
 
     /// Checks that the written values are the declared ones.
     fn check_values(&self, id: &OperationId, sent: &ParsedMutation) -> Option<(&'static str, String)> {
-        let wanted = self.wanted.get(&self.cases[id].operation.guest.vmid.get())?;
+        let wanted = self.wanted_of(&self.cases[id])?;
         let keys = sent.form.iter().filter(|(key, _)| key != "digest");
         if sent.verb != "config" {
             return None;
