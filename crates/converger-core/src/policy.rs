@@ -380,6 +380,9 @@ pub struct Circumstances {
     /// The cluster that was read; `None` for a recorded observation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterIdentity>,
+    /// The epoch of the state directory; `None` in its first epoch, without a state directory, and for a recorded observation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<u64>,
     /// Why changes are frozen, if they are.
     pub freeze: Option<String>,
     /// The guests that must not be changed. Omitted if empty, so that a judgement does not depend on whether a state directory exists.

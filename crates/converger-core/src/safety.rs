@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn freeze_refuses_steps_but_not_an_empty_plan() {
-        let frozen = || Circumstances { cluster: None, freeze: Some("audit week".into()), ..Circumstances::default() };
+        let frozen = || Circumstances { cluster: None, epoch: None, freeze: Some("audit week".into()), ..Circumstances::default() };
         assert_eq!(refusal_codes(&judge(forged_plan(3, 0, 1, &json!({})), Limits::default(), frozen())), [RefusalCode::Frozen]);
         assert!(matches!(judge(forged_plan(3, 0, 0, &json!({})), Limits::default(), frozen()), Judged::Safe(_)));
     }
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn g10_all_violations_are_collected() {
         let reading = json!({ "quorate": false, "complete": false });
-        let frozen = Circumstances { cluster: None, freeze: Some("audit week".into()), ..Circumstances::default() };
+        let frozen = Circumstances { cluster: None, epoch: None, freeze: Some("audit week".into()), ..Circumstances::default() };
         let judged = judge(forged_plan(10, 4, 4, &reading), limits(2, 10, 1), frozen);
         let all = [
             RefusalCode::GuaranteeBroken,

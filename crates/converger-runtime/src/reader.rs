@@ -274,6 +274,7 @@ impl EnvironmentReader {
         let rules = config.rules.clone();
         let rules = match observed.provenance {
             Provenance::Live => {
+                circumstances.epoch = conditions.later_epoch;
                 circumstances.holds = guest_blocks(conditions);
                 let own_writes = own_writes(&conditions.writes, &observed.observation);
                 rules.with_machine(self.host.machine_identity()).with_own_writes(own_writes)

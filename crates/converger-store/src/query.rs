@@ -87,6 +87,8 @@ impl HoldHistory {
 /// What a store holds that decides about a plan: what keeps its steps from being applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreConditions {
+    /// The epoch, if it is not the first.
+    pub later_epoch: Option<u64>,
     /// The freeze of the environment.
     pub freeze: Option<Freeze>,
     /// Guests that people hold, ordered by id.

@@ -89,6 +89,7 @@ impl<S: ReadAccess> StoreReader for S {
         self.run_read(move |tables| {
             let environment = &current(tables, &environment)?;
             Ok(StoreConditions {
+                later_epoch: Some(tables.epoch()?).filter(|epoch| *epoch > 1),
                 freeze: tables.freeze(environment)?,
                 holds: tables.holds(environment)?,
                 unsettled: tables.unsettled_operations(environment)?,

@@ -25,6 +25,9 @@ struct ProposalRow<'p> {
     /// `None` for a recorded observation, which is never applied.
     cluster: Option<&'p ClusterIdentity>,
     environment: &'p EnvironmentName,
+    /// Omitted in the first epoch. A restored state directory does not know what was done with the approvals of the epochs before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    epoch: Option<u64>,
     items: Vec<ProposalItemRef>,
     schema: &'static str,
 }
@@ -73,6 +76,7 @@ pub fn proposal_digest(plan: &Plan, judgement: &Judgement) -> io::Result<Digest>
     Digest::of_value(&ProposalRow {
         cluster: judgement.circumstances().cluster.as_ref(),
         environment: plan.intent().environment(),
+        epoch: judgement.circumstances().epoch,
         items: proposal_items(plan, judgement)?,
         schema: PROPOSAL_SCHEMA,
     })

@@ -28,6 +28,8 @@ pub struct RecordedPlan {
     request: Value,
     /// The cluster that the judgement names; null for a recorded observation.
     cluster: Value,
+    /// The epoch of the state directory at the time.
+    epoch: u64,
     guests: BTreeMap<u64, RecordedGuest>,
     /// Rows without a guest id, and duplicate rows of a guest.
     malformed_rows: Vec<String>,
@@ -66,6 +68,7 @@ impl RecordedPlan {
             environment: member(body, "environment"),
             request: requested_digest(body),
             cluster: Value::Null,
+            epoch: 1,
             guests: BTreeMap::new(),
             malformed_rows: Vec::new(),
         };
@@ -85,7 +88,9 @@ impl RecordedPlan {
     /// The plan as its recorded judgement leaves it: a guest that the judgement refuses has refusals instead of steps.
     #[must_use]
     pub fn with_judgement(mut self, judgement: &Value) -> Self {
-        self.cluster = judgement.get("circumstances").map_or(Value::Null, |circumstances| member(circumstances, "cluster"));
+        let circumstance = |key| judgement.get("circumstances").map_or(Value::Null, |circumstances| member(circumstances, key));
+        self.cluster = circumstance("cluster");
+        self.epoch = circumstance("epoch").as_u64().unwrap_or(1);
         for row in elements(judgement.get("guests")) {
             let guest = row.get("vmid").and_then(Value::as_u64).and_then(|vmid| self.guests.get_mut(&vmid));
             match guest {
@@ -142,12 +147,15 @@ impl RecordedPlan {
         proposed
     }
 
-    /// The refusal if a later plan proposes something else: other steps, other guests with steps, or another cluster.
+    /// The refusal if a later plan proposes something else: other steps, other guests with steps, another cluster or another epoch.
     #[must_use]
     pub fn stale_refusal(&self, now: &Self, omission: GuestOmission) -> Option<Refusal> {
         let mut differences = self.to_proposed().differences(&now.to_proposed(), omission);
         if self.cluster != now.cluster {
             differences.push(format!("cluster: then {}, now {}", self.cluster, now.cluster));
+        }
+        if self.epoch != now.epoch {
+            differences.push(format!("epoch of the state directory: then {}, now {}", self.epoch, now.epoch));
         }
         (!differences.is_empty()).then(|| Refusal::plan_stale(differences))
     }

@@ -334,6 +334,8 @@ struct JudgementInputsRow {
 struct CircumstancesRow {
     #[serde(default)]
     cluster: Option<String>,
+    #[serde(default)]
+    epoch: Option<u64>,
     freeze: Option<String>,
     #[serde(default)]
     holds: Vec<GuestBlockRow>,
@@ -423,7 +425,7 @@ fn parse_judgement_inputs(bytes: &[u8]) -> Result<(Limits, Circumstances), Repro
             Some(parsed.ok_or_else(|| unreadable_error(DecisionPart::Judgement, "its cluster is not a fingerprint".into()))?)
         }
     };
-    Ok((Limits { guests, percent, stops }, Circumstances { cluster, freeze: circumstances.freeze, holds }))
+    Ok((Limits { guests, percent, stops }, Circumstances { cluster, epoch: circumstances.epoch, freeze: circumstances.freeze, holds }))
 }
 
 fn parse_vmid(part: DecisionPart, number: u32) -> Result<Vmid, ReproduceError> {

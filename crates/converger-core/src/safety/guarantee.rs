@@ -448,7 +448,7 @@ mod tests {
     fn g12_detects_a_step_that_a_hold_should_have_refused() {
         let (plan, vmid) = (forged_plan(&sample_world(), vec![Change::Start]), Vmid::new(100).expect("an id"));
         let hold = GuestBlock { by: BlockedBy::Operation("run-0".into()), vmid };
-        let held = Circumstances { cluster: None, freeze: None, holds: vec![hold.clone()] };
+        let held = Circumstances { cluster: None, epoch: None, freeze: None, holds: vec![hold.clone()] };
         assert_eq!(find_violations(&plan, &held, &[]).iter().map(guarantee_of).collect::<Vec<_>>(), ["G12"]);
         let refused = GuestJudgement { refusals: vec![hold.refusal()], vmid };
         assert_eq!(find_violations(&plan, &held, &[refused]), []);

@@ -134,7 +134,8 @@ mod tests {
     }
 
     fn judge_with_holds(plan: Plan, held: &[u64]) -> Judged {
-        let circumstances = Circumstances { cluster: None, freeze: None, holds: held.iter().map(|vmid| hold(*vmid)).collect() };
+        let circumstances =
+            Circumstances { cluster: None, epoch: None, freeze: None, holds: held.iter().map(|vmid| hold(*vmid)).collect() };
         judge(plan, Limits::default(), circumstances)
     }
 
@@ -193,7 +194,10 @@ mod tests {
     fn held_guests_count_for_no_limit() {
         let plan = || plan_of(&[(100, "running", "stopped", &[]), (101, "running", "stopped", &[])]);
         let one = Limits { guests: 1, percent: 50, stops: 1 };
-        assert!(matches!(judge(plan(), one, Circumstances { cluster: None, freeze: None, holds: vec![hold(100)] }), Judged::Safe(_)));
+        assert!(matches!(
+            judge(plan(), one, Circumstances { cluster: None, epoch: None, freeze: None, holds: vec![hold(100)] }),
+            Judged::Safe(_)
+        ));
         assert!(matches!(judge(plan(), one, Circumstances::default()), Judged::Refused(_)));
     }
 

@@ -60,8 +60,12 @@ fn random_admission(rng: &mut Rng, plan: Digest, names: Vec<Box<str>>) -> Admiss
 pub(crate) fn admit_case(case: &PropertyCase) -> AdmissionFixture {
     let (rng, inputs) = (&mut Rng::new(case.number ^ SEED), case.inputs());
     let limits = if rng.one_in(4) { Limits { guests: 1, percent: 50, stops: 0 } } else { Limits::default() };
-    let circumstances =
-        Circumstances { cluster: None, freeze: rng.one_in(8).then(|| "a move".to_owned()), holds: random_holds(rng, &inputs.desired) };
+    let circumstances = Circumstances {
+        cluster: None,
+        epoch: None,
+        freeze: rng.one_in(8).then(|| "a move".to_owned()),
+        holds: random_holds(rng, &inputs.desired),
+    };
     let judged = judge(inputs.plan(), limits, circumstances);
     let mode = if rng.one_in(8) { ApprovalMode::Shared } else { ApprovalMode::Solo };
     let config = some_config(&inputs.rules, limits, Some(mode));

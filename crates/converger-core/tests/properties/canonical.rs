@@ -20,8 +20,12 @@ fn random_plan_json(case: &mut PropertyCase) -> (Vec<u8>, Digest) {
     let limits = Limits { guests: number(case), percent: number(case) * 30, stops: number(case) };
     let reason = case.rng.pick_word(converger_core::testing::HOSTILE_TEXTS).to_owned();
     let inputs = case.inputs();
-    let circumstances =
-        Circumstances { cluster: None, freeze: case.rng.one_in(2).then_some(reason), holds: random_holds(&mut case.rng, &inputs.desired) };
+    let circumstances = Circumstances {
+        cluster: None,
+        epoch: None,
+        freeze: case.rng.one_in(2).then_some(reason),
+        holds: random_holds(&mut case.rng, &inputs.desired),
+    };
     let provenance = if case.rng.one_in(2) { Provenance::Live } else { Provenance::Replay };
     let judged = judge(inputs.plan(), limits, circumstances);
     let mut bytes = Vec::new();

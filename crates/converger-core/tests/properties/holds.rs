@@ -37,7 +37,7 @@ pub(crate) fn random_holds(rng: &mut Rng, desired: &Desired) -> Vec<GuestBlock> 
 }
 
 fn judge_with_holds(case: &PropertyCase, holds: Vec<GuestBlock>) -> Judged {
-    judge(case.inputs().plan(), Limits::default(), Circumstances { cluster: None, freeze: None, holds })
+    judge(case.inputs().plan(), Limits::default(), Circumstances { cluster: None, epoch: None, freeze: None, holds })
 }
 
 fn body(judged: &Judged) -> Vec<u8> {

@@ -133,6 +133,18 @@ fn g15_parameters_environment_and_cluster_change_the_proposal() {
     assert_ne!(cluster("0A"), cluster("0B"));
 }
 
+/// After a restore, the store does not know what was done with the approvals of the epochs before.
+#[test]
+fn g15_a_later_epoch_changes_the_proposal() {
+    let world = RequestWorld::default();
+    let proposal = |epoch| {
+        let plan = world.plan_action("vm.stop", GuestKind::Qemu, 100, &[]);
+        proposal_of(plan, Circumstances { epoch, ..Circumstances::default() })
+    };
+    assert_ne!(proposal(None), proposal(Some(2)));
+    assert_ne!(proposal(Some(2)), proposal(Some(3)));
+}
+
 /// A held guest is not proposed, so a proposal of the time of the hold does not cover its steps after the release.
 #[test]
 fn g15_a_released_guest_changes_the_proposal() {

@@ -71,7 +71,12 @@ fn record_case(case: &PropertyCase) -> DecisionFixture {
     let mode = [None, Some(ApprovalMode::Solo), Some(ApprovalMode::Shared)][rng.index(3)];
     let [guests, percent, stops] = [50, 100, 5].map(|most| u32::try_from(rng.below(most + 1)).unwrap_or(0));
     let limits = if rng.one_in(2) { Limits::default() } else { Limits { guests, percent, stops } };
-    let circumstances = Circumstances { cluster: None, freeze: rng.one_in(4).then(|| "a \u{202e}move".to_owned()), holds };
+    let circumstances = Circumstances {
+        cluster: None,
+        epoch: rng.one_in(4).then_some(2),
+        freeze: rng.one_in(4).then(|| "a \u{202e}move".to_owned()),
+        holds,
+    };
     let config = some_config(&rules, limits, mode);
     inputs.rules = rules.into();
     DecisionFixture::from_record(record_decision(&judge(inputs.plan(), limits, circumstances), "0.1.0", config).expect("memory takes it"))

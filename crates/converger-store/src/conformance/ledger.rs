@@ -150,6 +150,11 @@ fn epochs_only_grow<S: StoreFixture>(fixture: &mut S) -> StoryResult {
     let read = |store: &S::Store| expect_readable("the epoch", block_on(store.epoch()));
     let out_of_order = |now, epoch| StoreRefusal::EpochOutOfOrder { now, epoch };
     expect_equal("the epoch of a new store", read(&store)?, 1)?;
+    let environment = OperationSample::new(0).environment();
+    let later = |store: &S::Store| {
+        expect_readable("the conditions", block_on(store.conditions(environment.clone()))).map(|found| found.later_epoch)
+    };
+    expect_equal("the later epoch of a new store", later(&store)?, None)?;
     expect_refused(&store, "a resync without a later epoch", epoch_entry(false, 1), out_of_order(1, 1))?;
     expect_refused(&store, "a restore without a later epoch", epoch_entry(true, 1), out_of_order(1, 1))?;
     expect_refused(&store, "a resync that skips an epoch", epoch_entry(false, 3), out_of_order(1, 3))?;
@@ -164,6 +169,7 @@ fn epochs_only_grow<S: StoreFixture>(fixture: &mut S) -> StoryResult {
     expect_written(&store, "a restore in place of a store of epoch 6", epoch_entry(true, 7))?;
     expect_refused(&store, "an earlier epoch", epoch_entry(true, 7), out_of_order(7, 7))?;
     expect_equal("the epoch after a restore", read(&store)?, 7)?;
+    expect_equal("the later epoch after a restore", later(&store)?, Some(7))?;
     expect_equal("the entries", read_all_entries(&store)?.len(), 2)
 }
 

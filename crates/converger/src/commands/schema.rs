@@ -308,7 +308,8 @@ fn plan_object() -> Json {
     let blocked_by =
         json!({ "oneOf": [object(&["person"], json!({ "person": person })), object(&["operation"], json!({ "operation": text() }))] });
     let hold = object(&["by", "vmid"], json!({ "by": blocked_by, "vmid": vmid() }));
-    let circumstances = object(&["freeze"], json!({ "freeze": or_null(text()), "holds": list(hold) }));
+    let epoch = json!({ "type": "integer", "minimum": 2 });
+    let circumstances = object(&["freeze"], json!({ "cluster": text(), "epoch": epoch, "freeze": or_null(text()), "holds": list(hold) }));
     let judged_guest = object(&["refusals", "vmid"], json!({ "refusals": refusals(), "vmid": vmid() }));
     let judgement = object(
         &["circumstances", "digest", "limits", "refusals"],
