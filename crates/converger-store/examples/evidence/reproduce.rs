@@ -36,7 +36,7 @@ fn parse_inputs_once(recorded: &RecordedDecision) {
     for part in DecisionPart::ALL {
         black_box(Digest::of_bytes(recorded.piece(part)));
     }
-    let desired: typed::TypedDesired = serde_json::from_slice(recorded.piece(DecisionPart::Desired)).expect("it is well-formed");
+    let desired: typed::TypedDesired = serde_json::from_slice(recorded.piece(DecisionPart::Intent)).expect("it is well-formed");
     let observation: typed::TypedObservation =
         serde_json::from_slice(recorded.piece(DecisionPart::Observation)).expect("it is well-formed");
     black_box((desired, observation));

@@ -65,7 +65,7 @@ impl FleetDecision {
             now_ms,
             age_secs_max: Admission::AGE_SECS_MAX,
         };
-        AdmissionBundle::new(BY, self.decision(), admission, &[]).to_canonical_json().expect("it can be written")
+        AdmissionBundle::new(BY, self.decision(), self.record.proposal, admission, &[]).to_canonical_json().expect("it can be written")
     }
 
     /// The inputs of the decision, by digest.
@@ -87,21 +87,21 @@ impl FleetDecision {
 
     /// All writes before the first operation.
     fn run_start_writes(&self, run: &RunId, at_ms: u64) -> Vec<StoreWrite> {
-        let DecisionRecord { inputs, plan, judgement, blobs } = &self.record;
-        let (plan, judgement, bundle) = (*plan, *judgement, self.admission_bundle(at_ms));
+        let DecisionRecord { inputs, plan, proposal, judgement, blobs } = &self.record;
+        let (plan, proposal, judgement, bundle) = (*plan, *proposal, *judgement, self.admission_bundle(at_ms));
         let environment = self.judged.plan().desired().environment().clone();
         let boot = BootId::new("8a5c6f0e-3c0d-4a64-9f0c-2f1d7e5b9a11");
         let started = RunStart { id: run.clone(), environment, plan, by: BY.into(), at_ms, boot };
         let mut writes: Vec<StoreWrite> = blobs.iter().cloned().map(StoreWrite::blob).collect();
         writes.push(StoreWrite::Bind(some_binding(&started.environment)));
         writes.push(StoreWrite::RunStarted { run: started, inputs: Box::new(inputs.clone()) });
-        writes.push(StoreWrite::decision(LedgerEntry::PlanMade { run: run.clone(), plan, judgement, at_ms }));
+        writes.push(StoreWrite::decision(LedgerEntry::PlanMade { run: run.clone(), plan, proposal, judgement, at_ms }));
         writes.extend(
             self.refusals()
                 .map(|(guest, refusal)| StoreWrite::decision(LedgerEntry::from_refusal(run.clone(), Some(guest), refusal, at_ms))),
         );
         let (by, how, names) = (BY.into(), test_slug("typed"), Box::default());
-        writes.push(StoreWrite::decision(LedgerEntry::Approved { run: run.clone(), plan, by, how, names, at_ms }));
+        writes.push(StoreWrite::decision(LedgerEntry::Approved { run: run.clone(), proposal, by, how, names, at_ms }));
         let digest = Digest::of_bytes(&bundle);
         writes.push(StoreWrite::blob(bundle));
         writes.push(StoreWrite::decision(LedgerEntry::Admitted {
@@ -187,6 +187,8 @@ fn observed_after(operation: &Operation) -> Evidence {
         }
         Change::Start | Change::Reboot { .. } => Evidence::default().with("run_state", RunState::Running.word()),
         Change::Shutdown { .. } | Change::Stop => Evidence::default().with("run_state", RunState::Stopped.word()),
+        // The desired states of the fleets here lead to no requested change.
+        other => panic!("the fleet has no step `{}`", other.word()),
     }
 }
 

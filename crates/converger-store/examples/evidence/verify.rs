@@ -132,7 +132,7 @@ fn parse_typed_blobs_once(ledger: &BenchLedger) {
     for (part, bytes) in ledger.blobs.values() {
         match part {
             Some(DecisionPart::Plan) => drop(black_box(parse_typed::<typed::TypedPlan>(bytes))),
-            Some(DecisionPart::Desired) => drop(black_box(parse_typed::<typed::TypedDesired>(bytes))),
+            Some(DecisionPart::Intent) => drop(black_box(parse_typed::<typed::TypedDesired>(bytes))),
             Some(DecisionPart::Observation) => drop(black_box(parse_typed::<typed::TypedObservation>(bytes))),
             // A few hundred bytes each; typed structs would make no difference.
             _ => drop(black_box(parse_typed::<serde_json::Value>(bytes))),

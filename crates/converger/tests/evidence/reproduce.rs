@@ -46,7 +46,8 @@ fn random_decision(number: u64) -> DecisionRecord {
     // Letters whose length or case depends on the locale.
     let freeze = rng.one_in(4).then(|| "\u{131}stanbul I\u{307} \u{202e}move".to_owned());
     let cluster = ClusterIdentity::parse(&["AB"; 32].join(":")).filter(|_| rng.one_in(2));
-    let circumstances = Circumstances { cluster, freeze, holds };
+    let epoch = rng.one_in(2).then(|| 1 + rng.below(5));
+    let circumstances = Circumstances { cluster, epoch, freeze, holds };
     let config = some_config(&rules, limits, None);
     inputs.rules = rules.into();
     record_decision(&judge(inputs.plan(), limits, circumstances), env!("CARGO_PKG_VERSION"), config).expect("memory takes it")
