@@ -237,7 +237,7 @@ pub(crate) enum FaultTrigger {
     BeforeSend,
     /// After a change was sent, before its response arrives.
     AfterSend,
-    /// At the nth command of the process, to the world or to its store.
+    /// At the nth command of a process that executes operations, to the world or to its store.
     Command(u64),
     /// At the command that sends a change.
     Sending,
@@ -311,6 +311,9 @@ pub(crate) fn draw_faults(
     if rng.one_in(20) {
         faults.extend(stale_report_faults(rng, simulation_setup).into_iter().flatten());
     }
+    if rng.one_in(6) {
+        faults.extend(second_object_fault(rng, simulation_setup));
+    }
     // Few worlds have a guest that is restarted.
     if rng.one_in(4) {
         faults.extend(cannot_start_again(simulation_setup));
@@ -362,6 +365,29 @@ fn rare_faults(rng: &mut Rng, simulation_setup: &SimulationSetup) -> Option<Vec<
         5 => Some(vec![of(FaultKind::TaggedProd, FaultTrigger::Request(6 + rng.below(4)))]),
         _ => None,
     }
+}
+
+/// A second object of the first request changes between its plan and its check: a snapshot, a disk, a source, or the new id.
+fn second_object_fault(rng: &mut Rng, simulation_setup: &SimulationSetup) -> Option<ScheduledFault> {
+    let request = simulation_setup.requests.first()?;
+    let guest = simulation_setup.spec.guests.iter().find(|guest| guest.vmid == request.wanted.vmid)?;
+    let kinds: &[FaultKind] = match request.wanted.verb {
+        "snapshot" => &[FaultKind::SnapshotTaken],
+        "delsnapshot" | "rollback" => &[FaultKind::SnapshotRetaken, FaultKind::SnapshotRetaken, FaultKind::SnapshotDeleted],
+        "resize" => &[FaultKind::DiskGrown],
+        "clone" => &[FaultKind::GuestCreated, FaultKind::Recycled, FaultKind::ChangedByHand, FaultKind::HeldByPerson],
+        "migrate" => &[FaultKind::Reborn, FaultKind::Recycled, FaultKind::Moved],
+        _ => return None,
+    };
+    let kind = *rng.pick(kinds)?;
+    Some(ScheduledFault {
+        kind,
+        vmid: if kind == FaultKind::GuestCreated { NEW_ID } else { guest.vmid },
+        is_qemu: guest.kind == LabGuestKind::Qemu,
+        node: guest.node.clone(),
+        number: rng.next_u64(),
+        ..ScheduledFault::at(kind, FaultTrigger::Command(2 + rng.below(5)))
+    })
 }
 
 /// pvestatd of a node with a running virtual machine hangs or dies at the first request and stays so, and the process dies when it sends its first change. A

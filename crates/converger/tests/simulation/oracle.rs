@@ -3,6 +3,7 @@
 //!
 //! A rule has its number among the invariants of the design (S1, S2, ...). Must not depend on how an operation decides.
 
+mod effects;
 mod freshness;
 mod refusal_grounds;
 mod requested;
@@ -62,8 +63,9 @@ pub(crate) struct OracleCase {
     /// The word of the last request.
     last: &'static str,
     sends: u32,
-    /// The node that it was last sent to.
+    /// The node that it was last sent to, and the verb.
     sent_to: String,
+    sent_verb: String,
     /// Whether the guest itself was read in this life since it was sent.
     is_read: bool,
     /// The number of its requests in this life.
@@ -217,6 +219,7 @@ impl Oracle {
             last: "",
             sends: 0,
             sent_to: String::new(),
+            sent_verb: String::new(),
             is_read: false,
             asks: 0,
             sent_ms: 0,

@@ -4,11 +4,13 @@
 //! only requests and records, so to it that equals a bug inside a machine. None of it can ever be part of the program, because all of it
 //! is in this directory.
 
+mod requests;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use converger_core::action::Change;
 use converger_core::apply::{
-    EnvRequest, EnvResponse, JournalRecord, LiveStatus, Operation, OperationId, OperationSource, Outcome, TaskState,
+    EnvRequest, EnvResponse, JournalRecord, LiveStatus, Operation, OperationId, OperationSource, Outcome, SendResult, TaskState,
 };
 use converger_core::guest::{RunState, Vmid};
 use converger_core::normalize::WordSet;
@@ -125,13 +127,41 @@ pub(crate) enum PlantedBug {
     Uninvited,
     /// A guest that is not declared any more is changed as before.
     OldDeclaration,
+    /// A clone whose response was lost is sent again.
+    RepeatClone,
+    /// A requested change is done if its task says so.
+    BelieveTask,
+    /// The source of a clone is not compared with the planned one.
+    IgnoreSource,
+    /// A hold on the source of a clone is ignored.
+    IgnoreSourceHold,
+    /// A clone gets an id that a guest has.
+    TakeTakenId,
+    /// Another snapshot of the same name is taken for the planned one.
+    IgnoreSnapshotTime,
+    /// A snapshot of the requested name is not noticed.
+    OverwriteSnapshot,
+    /// Another snapshot than the requested one is deleted.
+    DeleteOtherSnapshot,
+    /// The guest is rolled back to another snapshot.
+    RollBackFurther,
+    /// A growth is sent a second time.
+    GrowTwice,
+    /// A disk grows by more than was requested.
+    GrowMore,
+    /// The disk that is grown is not compared with the planned one.
+    GrowOtherDisk,
+    /// A guest is migrated whatever its birth marks are.
+    MigrateUnknownGuest,
+    /// A running guest is migrated as if it were stopped.
+    MigrateStopped,
     /// A failed observation ends the process in a panic.
     Unwrap,
 }
 
 impl PlantedBug {
     /// All bugs.
-    pub(crate) const ALL: [Self; 52] = [
+    pub(crate) const ALL: [Self; 66] = [
         Self::SkipIntent,
         Self::SendBeforeCommit,
         Self::AcknowledgeFirst,
@@ -183,6 +213,20 @@ impl PlantedBug {
         Self::WantNothing,
         Self::Uninvited,
         Self::OldDeclaration,
+        Self::RepeatClone,
+        Self::BelieveTask,
+        Self::IgnoreSource,
+        Self::IgnoreSourceHold,
+        Self::TakeTakenId,
+        Self::IgnoreSnapshotTime,
+        Self::OverwriteSnapshot,
+        Self::DeleteOtherSnapshot,
+        Self::RollBackFurther,
+        Self::GrowTwice,
+        Self::GrowMore,
+        Self::GrowOtherDisk,
+        Self::MigrateUnknownGuest,
+        Self::MigrateStopped,
         Self::Unwrap,
     ];
 
@@ -217,6 +261,12 @@ impl PlantedBug {
             Self::WantNothing => &["L1"],
             Self::Uninvited => &["S11"],
             Self::OldDeclaration => &["S22"],
+            Self::RepeatClone | Self::GrowTwice => &["S2"],
+            Self::BelieveTask => &["S17"],
+            Self::IgnoreSource | Self::IgnoreSnapshotTime | Self::GrowOtherDisk | Self::MigrateUnknownGuest => &["S6"],
+            Self::IgnoreSourceHold => &["S12"],
+            Self::TakeTakenId | Self::OverwriteSnapshot => &["S4"],
+            Self::DeleteOtherSnapshot | Self::RollBackFurther | Self::GrowMore | Self::MigrateStopped => &["S1"],
             Self::Unwrap => &[PANIC],
         }
     }
@@ -253,14 +303,14 @@ pub(crate) fn buggy_wanted(bug: Option<PlantedBug>, mut wanted: BTreeMap<u32, Wa
 
 /// The request with this bug.
 pub(crate) fn buggy_request(bug: PlantedBug, operation: &Operation, request: EnvRequest, digest: Option<&str>) -> EnvRequest {
-    let EnvRequest::Send { mut address, change, mut revision } = request else { return request };
+    let EnvRequest::Send { mut address, mut change, mut revision } = request else { return request };
     match bug {
         PlantedBug::IgnoreDigest if revision.is_some() => {
             revision = digest.and_then(converger_core::apply::ConfigRevision::new).or(revision);
         }
         PlantedBug::PlannedNode => address.node = operation.guest.node.clone(),
         PlantedBug::OtherGuest => address.vmid = Vmid::new(u64::from(address.vmid.get()) + 1).unwrap_or(address.vmid),
-        _ => {}
+        _ => requests::corrupt_change(bug, &mut change),
     }
     EnvRequest::Send { address, change, revision }
 }
@@ -268,6 +318,7 @@ pub(crate) fn buggy_request(bug: PlantedBug, operation: &Operation, request: Env
 /// The response with this bug. `has_sent`: the change was sent before.
 pub(crate) fn buggy_response(bug: Option<PlantedBug>, operation: &Operation, answer: EnvResponse, has_sent: bool) -> EnvResponse {
     let Some(bug) = bug else { return answer };
+    let answer = requests::buggy_reading(bug, operation, answer, has_sent);
     match answer {
         EnvResponse::Cluster(mut membership) if bug == PlantedBug::IgnoreQuorum => {
             membership.quorate = true;
@@ -361,6 +412,23 @@ pub(crate) fn corrupt_operation(bug: Option<PlantedBug>, operation: &mut Operati
         }
         _ => {}
     }
+}
+
+/// Whether a change is sent a second time, with this response to the first one.
+pub(crate) fn sends_again(bug: Option<PlantedBug>, change: &Change, sent: &SendResult) -> bool {
+    let is_lost = matches!(sent, SendResult::MaybeExecuted(_));
+    match bug {
+        Some(PlantedBug::RetryLostAnswer) => is_lost,
+        Some(PlantedBug::RepeatClone) => is_lost && matches!(change, Change::Clone(_)),
+        Some(PlantedBug::GrowTwice) => matches!(change, Change::DiskGrow(_)),
+        _ => false,
+    }
+}
+
+/// The guests whose holds are checked with this bug.
+pub(crate) fn buggy_held_guests(bug: Option<PlantedBug>, operation: &Operation) -> Vec<Vmid> {
+    let skipped = usize::from(bug == Some(PlantedBug::IgnoreSourceHold));
+    operation.occupied_guests().take(2 - skipped).collect()
 }
 
 /// The reaction to a failure with this bug.

@@ -282,7 +282,7 @@ impl<'l> SimulatedProcess<'l> {
             }
             OperationCommand::RecheckHolds => {
                 self.oracle.on_hold_check(id, self.find_hold_or_freeze(&operation), self.stage.now_ms);
-                let guests = operation.occupied_guests().collect();
+                let guests = planted_bugs::buggy_held_guests(self.bug, &operation);
                 let event = check_holds(&self.store, operation.environment.clone(), guests).now_or_never();
                 let event = event.unwrap_or_else(|| panic!("nothing here waits"));
                 self.schedule_event(self.stage.now_ms, id, planted_bugs::buggy_hold_check(self.bug, event));
@@ -323,6 +323,10 @@ impl<'l> SimulatedProcess<'l> {
         }
         let (faults, before_ms) = (self.stage.count_command(action == ProcessAct::Send), self.stage.now_ms);
         for fault in faults {
+            if fault.effect().is_some() {
+                self.stage.apply_faults(vec![fault]);
+                continue;
+            }
             self.strike_process(&fault)?;
         }
         // Nothing but a sleeping machine takes time here.
@@ -491,7 +495,7 @@ impl<'l> SimulatedProcess<'l> {
         self.after_act()?;
         self.stage.trace_line(format_args!("{id}: {} -> {}", request.word(), AnswerSummary(&answer)));
         let (answer, at_ms) = match (&request, &answer, self.bug) {
-            (EnvRequest::Send { .. }, EnvResponse::Sent(SendResult::MaybeExecuted(_)), Some(PlantedBug::RetryLostAnswer)) => {
+            (EnvRequest::Send { change, .. }, EnvResponse::Sent(sent), bug) if planted_bugs::sends_again(bug, change, sent) => {
                 self.exchange_request(id, operation, &request)
             }
             (_, EnvResponse::Unreadable(_), Some(PlantedBug::AskForEver)) => self.retry_until_answered(id, operation, &request),

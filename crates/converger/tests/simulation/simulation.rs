@@ -317,6 +317,7 @@ impl Simulation {
         let (commands, early) = (self.stage_mut().commands(), self.stage_mut().requests());
         self.run_after_healing().await;
         self.check_ledger();
+        self.check_effects();
         let stage = self.stage.take().unwrap_or_else(|| panic!("the stage is there"));
         SimulationResult {
             hash: stage.trace.hash(),
@@ -329,6 +330,12 @@ impl Simulation {
             commands,
             early_requests: early,
             lines: stage.trace.into_lines(),
+        }
+    }
+
+    fn check_effects(&mut self) {
+        if let Some(stage) = &self.stage {
+            self.oracle.check_effects(&stage.world, &self.setup, &stage.struck);
         }
     }
 

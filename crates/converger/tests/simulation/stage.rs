@@ -257,7 +257,8 @@ impl SimulationStage {
         due
     }
 
-    fn apply_faults(&mut self, scheduled_faults: Vec<ScheduledFault>) {
+    /// Lets faults of the world occur now.
+    pub(crate) fn apply_faults(&mut self, scheduled_faults: Vec<ScheduledFault>) {
         for fault in scheduled_faults {
             self.trace_line(format_args!("harm: {:?} {} {}", fault.kind, fault.vmid, fault.node));
             match fault.effect() {

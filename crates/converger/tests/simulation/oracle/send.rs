@@ -89,6 +89,7 @@ impl Oracle {
         case.sends += 1;
         (case.sent_ms, case.is_read) = (now_ms, false);
         case.sent_to.clone_from(&sent.node);
+        case.sent_verb.clone_from(&sent.verb);
         let key = case.idempotency_key();
         let mut found = case.check_recorded(sent, history);
         if case.sends > 1 {
