@@ -7,5 +7,7 @@ mod privileges;
 mod remedy_lines;
 mod verbs;
 
+#[path = "../lab/sent_change.rs"]
+mod sent_change;
 #[path = "../lab/wire.rs"]
 mod wire;

@@ -6,83 +6,72 @@ use std::collections::BTreeSet;
 use converger_adapters::proxmox::actuator::{CallerIdentity, ProxmoxActuator};
 use converger_adapters::proxmox::client::TokenId;
 use converger_adapters::proxmox::codec::{
-    AcceptedChange, CloneDisks, ConfigSet, DiskKey, DiskSize, FailureCause, GuestPath, MigrationMode, ProxmoxCommand, ProxmoxEvent,
-    ProxmoxRead, ProxmoxTaskState, ProxmoxWrite, SnapshotName, WriteBasis,
+    AcceptedChange, DiskKey, DiskSize, FailureCause, GuestPath, ProxmoxCommand, ProxmoxEvent, ProxmoxRead, ProxmoxTaskState, SnapshotName,
 };
 use converger_adapters::proxmox::doctor::privilege_needs::{PrivilegedVerb, role_privileges};
 use converger_adapters::proxmox::observe::{self, ObservationRequest, ReadSet};
-use converger_core::action::FieldChange;
+use converger_core::action::{
+    Change, CloneSource, ClonedDisks, DiskGrowth, ExistingSnapshot, FieldChange, GuestClone, Migration, MigrationMode, NewSnapshot,
+    SnapshotRollback,
+};
 use converger_core::apply::promise::PromiseCheck;
+use converger_core::apply::{EnvRequest, EnvResponse, GuestAddress, LiveConfig};
 use converger_core::desired::Scope;
-use converger_core::guest::{EnvironmentName, GuestKind, GuestName, NodeName};
+use converger_core::guest::{EnvironmentName, GuestKind, GuestName, NodeName, RunState};
 use converger_core::normalize::{BootOrder, ChangeEffect, Field, FieldRole, FieldValue, StartupOrder, TABLE, ValueShape, WordSet};
 use converger_core::observe::{ObservedStatus, Reading};
 use converger_lab::{Flavour, WorldEvent, WorldSpec};
 
 use crate::doctor_lab::{DoctorLab, FLAVOURS, TOKEN, WORLD, block_on, call_command, lab_setting, test_vmid};
+use crate::sent_change::SentChange;
 
 fn guest_path(kind: GuestKind) -> GuestPath {
     let number = if kind == GuestKind::Qemu { 100 } else { 101 };
     GuestPath { node: NodeName::new("pve1").expect("a name"), kind, vmid: test_vmid(number) }
 }
 
-type MakeWrite = Box<dyn Fn(&observe::ProxmoxReading, &DoctorLab) -> ProxmoxWrite>;
+fn guest_address(kind: GuestKind) -> GuestAddress {
+    let GuestPath { node, kind, vmid } = guest_path(kind);
+    GuestAddress { node, kind, vmid }
+}
 
-/// A write of a verb: how to build it from what was read, and whether the guest must run.
+type MakeChange = Box<dyn Fn(&LiveConfig) -> Change>;
+
+/// A change of a verb: how to build it from the config of the guest, and whether the guest must run.
 struct VerbAttempt {
     name: String,
     must_run: bool,
-    write: MakeWrite,
+    change: MakeChange,
 }
 
-fn fixed_attempt(name: &str, runs: bool, write: ProxmoxWrite) -> VerbAttempt {
-    VerbAttempt { name: name.to_owned(), must_run: runs, write: Box::new(move |_, _| write.clone()) }
+fn fixed_attempt(name: &str, runs: bool, change: Change) -> VerbAttempt {
+    VerbAttempt { name: name.to_owned(), must_run: runs, change: Box::new(move |_| change.clone()) }
 }
 
-/// All writes that belong to a verb.
+/// All changes that belong to a verb.
 fn attempts_of_verb(verb: PrivilegedVerb, kind: GuestKind) -> Vec<VerbAttempt> {
-    let guest = || guest_path(kind);
-    let name = |text| SnapshotName::new(text).expect("a name");
-    let node = |text| NodeName::new(text).expect("a name");
     match verb {
         PrivilegedVerb::Read => vec![],
-        PrivilegedVerb::Start => vec![fixed_attempt("start", false, ProxmoxWrite::Start(guest()))],
+        PrivilegedVerb::Start => vec![fixed_attempt("start", false, Change::Start)],
         PrivilegedVerb::Stop => {
-            let mut tries = vec![
-                fixed_attempt("shutdown", true, ProxmoxWrite::Shutdown { guest: guest(), timeout_secs: 60 }),
-                fixed_attempt("stop", true, ProxmoxWrite::Stop(guest())),
-            ];
-            let reboot = ProxmoxWrite::RebootQemu { node: node("pve1"), vmid: guest().vmid, timeout_secs: 60 };
-            tries.extend((kind == GuestKind::Qemu).then(|| fixed_attempt("reboot", true, reboot)));
+            let mut tries =
+                vec![fixed_attempt("shutdown", true, Change::Shutdown { timeout_secs: 60 }), fixed_attempt("stop", true, Change::Stop)];
+            tries.extend((kind == GuestKind::Qemu).then(|| fixed_attempt("reboot", true, Change::Reboot { timeout_secs: 60 })));
             tries
         }
-        PrivilegedVerb::Snapshot => {
-            let create = ProxmoxWrite::SnapshotCreate { guest: guest(), name: name("s2"), description: "d".into() };
-            vec![
-                fixed_attempt("create", false, create),
-                fixed_attempt("delete", false, ProxmoxWrite::SnapshotDelete { guest: guest(), name: name("s1") }),
-            ]
-        }
+        PrivilegedVerb::Snapshot => snapshot_attempts(kind),
         PrivilegedVerb::Rollback => {
-            vec![fixed_attempt("rollback", false, ProxmoxWrite::SnapshotRollback { guest: guest(), name: name("s1") })]
+            let (parent, snapshot) = (None, existing_snapshot());
+            let rollback = SnapshotRollback { parent, snapshot, state: RunState::Stopped, volumes: Box::default() };
+            vec![fixed_attempt("rollback", false, Change::SnapshotRollback(Box::new(rollback)))]
         }
         PrivilegedVerb::Clone => {
-            let copy = GuestName::new("copy").expect("a name");
-            let disks = CloneDisks::Full(None);
-            vec![fixed_attempt("clone", false, ProxmoxWrite::Clone { guest: guest(), to: test_vmid(300), name: copy, target: None, disks })]
+            vec![VerbAttempt { name: "clone".into(), must_run: false, change: Box::new(move |config| clone(kind, config)) }]
         }
-        PrivilegedVerb::Migrate => {
-            let mode = if kind == GuestKind::Qemu { MigrationMode::QemuOffline } else { MigrationMode::LxcOffline };
-            vec![fixed_attempt(
-                "migrate",
-                false,
-                ProxmoxWrite::Migrate { node: node("pve1"), vmid: guest().vmid, target: node("pve2"), mode },
-            )]
-        }
+        PrivilegedVerb::Migrate => migration_attempts(kind),
         PrivilegedVerb::Grow => {
-            vec![VerbAttempt { name: "grow".into(), must_run: false, write: Box::new(move |_, bench| grow_write(kind, bench)) }]
+            vec![VerbAttempt { name: "grow".into(), must_run: false, change: Box::new(move |config| growth(kind, config)) }]
         }
-        PrivilegedVerb::Delete => vec![fixed_attempt("delete", false, ProxmoxWrite::Delete(guest()))],
         PrivilegedVerb::SetCpu
         | PrivilegedVerb::SetMemory
         | PrivilegedVerb::SetOptions
@@ -91,17 +80,56 @@ fn attempts_of_verb(verb: PrivilegedVerb, kind: GuestKind) -> Vec<VerbAttempt> {
     }
 }
 
-fn read_config(kind: GuestKind, bench: &DoctorLab) -> Box<converger_adapters::proxmox::codec::GuestConfig> {
-    match call_command(&bench.session("pve1"), &ProxmoxCommand::Read(ProxmoxRead::GuestPending(guest_path(kind)))) {
-        Ok(ProxmoxEvent::Config(config)) => config,
-        other => panic!("{other:?}"),
-    }
+/// The snapshot of the guests in [`WORLD`], which has no time.
+fn existing_snapshot() -> ExistingSnapshot {
+    ExistingSnapshot { made_at: 0, name: SnapshotName::new("s1").expect("a name"), ram: false }
 }
 
-fn grow_write(kind: GuestKind, bench: &DoctorLab) -> ProxmoxWrite {
-    let digest = read_config(kind, bench).digest.expect("a digest");
+fn snapshot_attempts(kind: GuestKind) -> Vec<VerbAttempt> {
+    let create = |ram| {
+        let name = SnapshotName::new("s2").expect("a name");
+        Change::SnapshotCreate(Box::new(NewSnapshot { description: Some("d".into()), name, ram }))
+    };
+    let mut tries = vec![
+        fixed_attempt("create", false, create(false)),
+        fixed_attempt("delete", false, Change::SnapshotDelete(Box::new(existing_snapshot()))),
+    ];
+    tries.extend((kind == GuestKind::Qemu).then(|| fixed_attempt("create with memory", true, create(true))));
+    tries
+}
+
+fn clone(kind: GuestKind, config: &LiveConfig) -> Change {
+    let GuestAddress { node, vmid, .. } = guest_address(kind);
+    let source = CloneSource {
+        digest: config.digest.clone().expect("a digest"),
+        identity: config.identity.clone(),
+        kind,
+        name: config.name.clone(),
+        node: node.clone(),
+        template: false,
+        vmid,
+    };
+    let name = GuestName::new("copy").expect("a name");
+    let clone = GuestClone { disks: ClonedDisks::Full, name, node, pool: None, source, storage: None, vmid: test_vmid(300) };
+    Change::Clone(Box::new(clone))
+}
+
+fn migration_attempts(kind: GuestKind) -> Vec<VerbAttempt> {
+    let node = |text| NodeName::new(text).expect("a name");
+    let running = if kind == GuestKind::Qemu { MigrationMode::Online } else { MigrationMode::Restart };
+    [MigrationMode::Offline, running]
+        .map(|mode| {
+            let migration = Migration { from: node("pve1"), mode, storage: None, to: node("pve2"), volumes: Box::default() };
+            fixed_attempt(mode.word(), mode != MigrationMode::Offline, Change::Migrate(Box::new(migration)))
+        })
+        .into()
+}
+
+fn growth(kind: GuestKind, config: &LiveConfig) -> Change {
     let disk = DiskKey::new(kind, if kind == GuestKind::Qemu { "scsi0" } else { "rootfs" }).expect("a disk");
-    ProxmoxWrite::Grow { guest: guest_path(kind), disk, size: DiskSize::parse("16G").expect("a size"), digest }
+    let own = config.disks.iter().find(|own| own.key == disk).expect("the disk");
+    let (before, after) = (own.size.expect("a size"), DiskSize::parse("16G").expect("a size"));
+    Change::DiskGrow(Box::new(DiskGrowth { after, before, disk, volume: own.volume.clone() }))
 }
 
 /// One write for each field of the verb.
@@ -110,14 +138,9 @@ fn field_attempts(verb: PrivilegedVerb, kind: GuestKind) -> Vec<VerbAttempt> {
         TABLE.iter().filter(|rule| rule.kind == kind && rule.role == FieldRole::Managed && PrivilegedVerb::of_field(rule.field) == verb);
     own.map(|rule| {
         let field = rule.field;
-        let write = move |_: &observe::ProxmoxReading, bench: &DoctorLab| {
-            let config = read_config(kind, bench);
-            let change =
-                FieldChange { field, before: None, after: Some(sample_value(field)), pending: None, effect: ChangeEffect::Recorded };
-            let basis = WriteBasis::from_config(&config).expect("a digest");
-            ProxmoxWrite::ConfigSet(ConfigSet::new(guest_path(kind), &[change], &basis).expect("writable"))
-        };
-        VerbAttempt { name: field.word().to_owned(), must_run: false, write: Box::new(write) }
+        let after = Some(sample_value(field));
+        let change = FieldChange { field, before: None, after, pending: None, effect: ChangeEffect::Recorded };
+        fixed_attempt(field.word(), false, Change::ConfigSet(Box::new([change])))
     })
     .collect()
 }
@@ -152,21 +175,24 @@ fn perform_attempt(spec: &WorldSpec, kind: GuestKind, own: Option<&VerbAttempt>)
         bench = bench.apply_event(WorldEvent::Start(number));
         bench.advance_time(20_000);
     }
-    let reading = take_reading(&bench, kind)?;
+    take_reading(&bench, kind)?;
     let Some(own) = own else { return Ok(()) };
-    let write = (own.write)(&reading, &bench);
     let caller = CallerIdentity { token: TokenId::new(TOKEN).expect("an id"), cluster: Some("house".into()) };
     let actuator = ProxmoxActuator::new(bench.session("pve1"), caller);
     let before = bench.clock();
-    let promise = write.promise(&block_on(actuator.read_promise(&write)));
-    let accepted = call_command(&bench.session("pve1"), &ProxmoxCommand::Write(write.clone())).map_err(|failure| failure.to_string())?;
+    let EnvResponse::Config(config) = block_on(actuator.request(&EnvRequest::Config(guest_address(kind)))) else {
+        return Err("its config is unseen".into());
+    };
+    let sent = block_on(SentChange::prepare(&actuator, &guest_address(kind), (own.change)(&config)));
+    assert!(!matches!(sent.check_before(), PromiseCheck::Kept(_)), "{kind} {}: kept before it is sent", own.name);
+    let accepted = call_command(&bench.session("pve1"), &sent.command(config.revision)).map_err(|failure| failure.to_string())?;
     if let ProxmoxEvent::Accepted(AcceptedChange::Task(upid)) = accepted {
         wait_for_task(&bench, &ProxmoxRead::TaskStatus(upid))?;
     }
     // The task of a reboot ends before the guest is up again.
     bench.advance_time(20_000);
     let passed = bench.clock().duration_since(before).expect("forwards");
-    match promise.check(&block_on(actuator.read_promise(&write)), passed.as_secs()) {
+    match block_on(sent.check_now(&actuator, passed.as_secs(), None)) {
         PromiseCheck::Kept(_) => Ok(()),
         other => Err(format!("{other:?}")),
     }

@@ -24,5 +24,7 @@ mod values;
 
 #[path = "../lab/commands.rs"]
 mod commands;
+#[path = "../lab/sent_change.rs"]
+mod sent_change;
 #[path = "../lab/wire.rs"]
 mod wire;

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use converger_adapters::proxmox::codec::{
-    CloneDisks, ConfigDigest, ConfigSet, DiskKey, DiskSize, GuestPath, HttpRequest, MigrationMode, ProxmoxCommand, ProxmoxRead,
-    ProxmoxWrite, SnapshotName, StorageName, Upid, UserId, WriteBasis, encode,
+    ConfigDigest, ConfigSet, DiskKey, DiskSize, GuestPath, HttpRequest, ProxmoxCommand, ProxmoxRead, ProxmoxWrite, SnapshotName,
+    StorageName, Upid, UserId, WriteBasis, encode,
 };
-use converger_core::action::FieldChange;
-use converger_core::guest::{GuestKind, GuestName, NodeName, Vmid};
+use converger_core::action::{CloneSource, ClonedDisks, FieldChange, GuestClone, Migration, MigrationMode, NewSnapshot};
+use converger_core::guest::{GuestIdentity, GuestKind, GuestName, NodeName, Vmid};
 use converger_core::normalize::{
     BootOrder, ChangeEffect, Field, FieldRole, FieldValue, StartupOrder, TABLE, ValueShape, WordSet, reaches_host,
 };
@@ -107,34 +107,98 @@ fn config_writes(kind: GuestKind) -> Vec<ProxmoxWrite> {
         .collect()
 }
 
+fn snapshot_writes(kind: GuestKind) -> Vec<ProxmoxWrite> {
+    let guest = || guest_path(kind);
+    let create = |description: Option<&str>, ram| ProxmoxWrite::SnapshotCreate {
+        guest: guest(),
+        snapshot: NewSnapshot { description: description.map(Into::into), name: snapshot_name(), ram },
+    };
+    let mut writes = vec![
+        create(None, false),
+        create(Some("a=b; by converger"), false),
+        ProxmoxWrite::SnapshotDelete { guest: guest(), name: snapshot_name() },
+        ProxmoxWrite::SnapshotRollback { guest: guest(), name: snapshot_name() },
+    ];
+    // Only a virtual machine has memory that can be saved.
+    writes.extend((kind == GuestKind::Qemu).then(|| create(None, true)));
+    writes
+}
+
+fn clone_write(kind: GuestKind, node: &str, disks: ClonedDisks, pool: Option<&str>, storage: Option<&str>) -> ProxmoxWrite {
+    let identity = match kind {
+        GuestKind::Qemu => GuestIdentity::Qemu { uuid: None, ctime: None },
+        GuestKind::Lxc => GuestIdentity::Lxc { rootfs: None, mac: None },
+    };
+    let guest = guest_path(kind);
+    let source = CloneSource {
+        digest: test_digest().as_str().into(),
+        identity,
+        kind,
+        name: "web".into(),
+        node: guest.node.clone(),
+        template: disks == ClonedDisks::Linked,
+        vmid: guest.vmid,
+    };
+    let name = GuestName::new("copy").expect("a name");
+    let (vmid, storage) = (Vmid::new(200).expect("an id"), storage.map(|name| StorageName::new(name).expect("a name")));
+    let clone = GuestClone { disks, name, node: node_name(node), pool: pool.map(Into::into), source, storage, vmid };
+    ProxmoxWrite::Clone { guest, clone: Box::new(clone) }
+}
+
+fn clone_writes(kind: GuestKind) -> Vec<ProxmoxWrite> {
+    vec![
+        clone_write(kind, "n1", ClonedDisks::Linked, None, None),
+        clone_write(kind, "n1", ClonedDisks::Full, Some("shop"), Some("dir1")),
+        clone_write(kind, "n2", ClonedDisks::Full, None, None),
+    ]
+}
+
+fn migration_write(kind: GuestKind, mode: MigrationMode, storage: Option<&str>, volumes: &[&str]) -> ProxmoxWrite {
+    let guest = guest_path(kind);
+    let storage = storage.map(|name| StorageName::new(name).expect("a name"));
+    let volumes = volumes.iter().map(|volume| (*volume).into()).collect();
+    let migration = Migration { from: guest.node.clone(), mode, storage, to: node_name("n2"), volumes };
+    ProxmoxWrite::Migrate { guest, migration: Box::new(migration) }
+}
+
+fn migration_writes(kind: GuestKind) -> Vec<ProxmoxWrite> {
+    let local = ["dir1:100/vm-100-disk-0.raw"];
+    let running = match kind {
+        GuestKind::Qemu => MigrationMode::Online,
+        GuestKind::Lxc => MigrationMode::Restart,
+    };
+    [MigrationMode::Offline, running]
+        .into_iter()
+        .flat_map(|mode| {
+            [
+                migration_write(kind, mode, None, &[]),
+                migration_write(kind, mode, None, &local),
+                migration_write(kind, mode, Some("dir2"), &local),
+            ]
+        })
+        .collect()
+}
+
 fn all_writes(kind: GuestKind) -> Vec<ProxmoxWrite> {
     let guest = || guest_path(kind);
-    let name = GuestName::new("copy").expect("a name");
-    let to = Vmid::new(200).expect("an id");
     let disk = DiskKey::new(kind, if kind == GuestKind::Qemu { "scsi0" } else { "rootfs" }).expect("a disk");
     let mut writes = vec![
         ProxmoxWrite::Start(guest()),
         ProxmoxWrite::Shutdown { guest: guest(), timeout_secs: 180 },
         ProxmoxWrite::Stop(guest()),
-        ProxmoxWrite::SnapshotCreate { guest: guest(), name: snapshot_name(), description: "by converger".into() },
-        ProxmoxWrite::SnapshotDelete { guest: guest(), name: snapshot_name() },
-        ProxmoxWrite::SnapshotRollback { guest: guest(), name: snapshot_name() },
-        ProxmoxWrite::Clone { guest: guest(), to, name: name.clone(), target: None, disks: CloneDisks::Linked },
-        ProxmoxWrite::Clone { guest: guest(), to, name, target: Some(node_name("n2")), disks: CloneDisks::Full(StorageName::new("dir1")) },
         ProxmoxWrite::Grow { guest: guest(), disk, size: DiskSize::parse("32G").expect("a size"), digest: test_digest() },
-        ProxmoxWrite::Delete(guest()),
     ];
+    writes.extend(snapshot_writes(kind));
+    writes.extend(clone_writes(kind));
+    writes.extend(migration_writes(kind));
     writes.extend(config_writes(kind));
     writes
 }
 
 fn all_commands() -> Vec<ProxmoxCommand> {
     let vmid = Vmid::new(100).expect("an id");
-    let modes =
-        [MigrationMode::QemuOffline, MigrationMode::QemuLive, MigrationMode::LxcOffline, MigrationMode::LxcRestart { timeout_secs: 60 }];
-    let migrations = modes.map(|mode| ProxmoxWrite::Migrate { node: node_name("n1"), vmid, target: node_name("n2"), mode });
     let reboot = ProxmoxWrite::RebootQemu { node: node_name("n1"), vmid, timeout_secs: 180 };
-    let writes = GuestKind::ALL.into_iter().flat_map(all_writes).chain(migrations).chain([reboot]);
+    let writes = GuestKind::ALL.into_iter().flat_map(all_writes).chain([reboot]);
     all_reads().into_iter().map(ProxmoxCommand::Read).chain(writes.map(ProxmoxCommand::Write)).collect()
 }
 
@@ -246,4 +310,69 @@ fn task_id_is_one_path_segment() {
     let request = encode(&ProxmoxCommand::Read(ProxmoxRead::TaskStatus(upid)));
     let expected = "/api2/extjs/nodes/n1/tasks/UPID%3An1%3A000043FD%3A0009433D%3A6AFA0639%3Aqmstart%3A100%3Aroot%40pam%21probe%3A/status";
     assert_eq!(request.path(), expected);
+}
+
+/// The request of a write: method, path after the guest, and parameters.
+fn write_text(write: ProxmoxWrite) -> String {
+    let request = encode(&ProxmoxCommand::Write(write));
+    let path = request.path().rsplit_once("/100/").expect("a path of guest 100").1;
+    format!("{} {path} {}", request.method().word(), request.form().unwrap_or_default()).trim_end().to_owned()
+}
+
+/// Each kind of guest has its own words: `hostname` and `target-storage` for containers. Proxmox ignores or refuses the other ones.
+#[test]
+fn encodes_the_requested_changes() {
+    let texts = |writes: Vec<ProxmoxWrite>| writes.into_iter().map(write_text).collect::<Vec<_>>();
+    assert_eq!(
+        texts(snapshot_writes(GuestKind::Qemu)),
+        [
+            "POST snapshot snapname=before-upgrade",
+            "POST snapshot snapname=before-upgrade&description=a%3Db%3B%20by%20converger",
+            "DELETE snapshot/before-upgrade",
+            "POST snapshot/before-upgrade/rollback",
+            "POST snapshot snapname=before-upgrade&vmstate=1",
+        ]
+    );
+    assert_eq!(
+        texts(clone_writes(GuestKind::Qemu)),
+        [
+            "POST clone newid=200&name=copy&full=0",
+            "POST clone newid=200&name=copy&full=1&pool=shop&storage=dir1",
+            "POST clone newid=200&name=copy&full=1&target=n2",
+        ]
+    );
+    assert_eq!(
+        texts(clone_writes(GuestKind::Lxc)),
+        [
+            "POST clone newid=200&hostname=copy&full=0",
+            "POST clone newid=200&hostname=copy&full=1&pool=shop&storage=dir1",
+            "POST clone newid=200&hostname=copy&full=1&target=n2",
+        ]
+    );
+    assert_eq!(
+        texts(migration_writes(GuestKind::Qemu)),
+        [
+            "POST migrate target=n2",
+            "POST migrate target=n2",
+            "POST migrate target=n2&targetstorage=dir2",
+            "POST migrate target=n2&online=1",
+            "POST migrate target=n2&online=1&with-local-disks=1",
+            "POST migrate target=n2&targetstorage=dir2&online=1&with-local-disks=1",
+        ]
+    );
+    assert_eq!(
+        texts(migration_writes(GuestKind::Lxc)),
+        [
+            "POST migrate target=n2",
+            "POST migrate target=n2",
+            "POST migrate target=n2&target-storage=dir2",
+            "POST migrate target=n2&restart=1&timeout=180",
+            "POST migrate target=n2&restart=1&timeout=180",
+            "POST migrate target=n2&target-storage=dir2&restart=1&timeout=180",
+        ]
+    );
+    let disk = DiskKey::new(GuestKind::Lxc, "rootfs").expect("a disk");
+    let size = DiskSize::parse("32G").expect("a size");
+    let grow = ProxmoxWrite::Grow { guest: guest_path(GuestKind::Lxc), disk, size, digest: test_digest() };
+    assert_eq!(write_text(grow), format!("PUT resize disk=rootfs&size=32G&digest={}", test_digest().as_str()));
 }

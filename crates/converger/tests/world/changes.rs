@@ -1,15 +1,17 @@
 //! The changes of the client, each with a suitable guest, and whether they were done according to the lab.
 
-use converger_adapters::proxmox::codec::{
-    CloneDisks, ConfigSet, DiskKey, DiskSize, GuestConfig, GuestPath, MigrationMode, ProxmoxEvent, ProxmoxRead, ProxmoxWrite, SnapshotName,
-    StorageName, WriteBasis,
+use converger_adapters::proxmox::codec::{DiskKey, DiskSize, SnapshotName, StorageName};
+use converger_core::action::{
+    Change, CloneSource, ClonedDisks, DiskGrowth, ExistingSnapshot, FieldChange, GuestClone, Migration, MigrationMode, NewSnapshot,
+    SnapshotRollback,
 };
-use converger_core::action::FieldChange;
-use converger_core::guest::{GuestKind, GuestName};
+use converger_core::apply::{EnvRequest, EnvResponse, GuestAddress, LiveConfig};
+use converger_core::guest::{GuestKind, GuestName, RunState};
 use converger_core::normalize::{ChangeEffect, Field, FieldValue};
+use converger_core::observe::SnapshotTree;
 use converger_lab::{Flavour, GuestSpec, GuestTruth, ScalarSpec, World, WorldEvent, WorldSize, WorldSpec};
 
-use crate::client::{call_read, guest_path, node_name, vmid};
+use crate::client::{ask_environment, node_name, snapshot_name, vmid};
 use crate::lab_transport::LabTransport;
 
 /// A kind of change.
@@ -21,8 +23,12 @@ pub(crate) enum ClientChange {
     Reboot,
     ConfigSet,
     SnapshotCreate,
+    /// A snapshot with the memory of a running virtual machine.
+    SnapshotWithRam,
     SnapshotDelete,
     SnapshotRollback,
+    /// A rollback to a snapshot with memory, after which the guest runs.
+    RollbackToRam,
     Clone,
     /// A copy that shares the disks of a template.
     CloneLinked,
@@ -32,39 +38,43 @@ pub(crate) enum ClientChange {
     CloneAway,
     MigrateStopped,
     MigrateRunning,
+    /// A migration that also copies the disks from local storage.
+    MigrateLocalDisks,
     Grow,
-    Delete,
 }
 
 use ClientChange as A;
 
 impl ClientChange {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 18] = [
         A::Start,
         A::Shutdown,
         A::Stop,
         A::Reboot,
         A::ConfigSet,
         A::SnapshotCreate,
+        A::SnapshotWithRam,
         A::SnapshotDelete,
         A::SnapshotRollback,
+        A::RollbackToRam,
         A::Clone,
         A::CloneLinked,
         A::CloneElsewhere,
         A::CloneAway,
         A::MigrateStopped,
         A::MigrateRunning,
+        A::MigrateLocalDisks,
         A::Grow,
-        A::Delete,
     ];
 
-    /// The changes of a kind of guest. A container is not rebooted, because Proxmox kills it after the timeout.
+    /// The changes of a kind of guest. A container has no memory to save, and is not rebooted, because Proxmox kills it after the timeout.
     pub(crate) fn of_kind(kind: GuestKind) -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(move |action| *action != A::Reboot || kind == GuestKind::Qemu)
+        let is_for_qemu_only = |action: Self| matches!(action, A::Reboot | A::SnapshotWithRam | A::RollbackToRam);
+        Self::ALL.into_iter().filter(move |action| kind == GuestKind::Qemu || !is_for_qemu_only(*action))
     }
 
     fn needs_running(self) -> bool {
-        matches!(self, A::Shutdown | A::Stop | A::Reboot | A::MigrateRunning)
+        matches!(self, A::Shutdown | A::Stop | A::Reboot | A::SnapshotWithRam | A::RollbackToRam | A::MigrateRunning | A::MigrateLocalDisks)
     }
 
     /// Whether a task carries it out.
@@ -79,8 +89,13 @@ impl ClientChange {
 
 /// A lab of three nodes with one guest that allows this change; the endpoint is not the guest's node.
 pub(crate) fn prepare_lab(flavour: Flavour, kind: GuestKind, action: ClientChange) -> LabTransport<()> {
+    prepare_lab_with(flavour, kind, action, guest_setting(kind, action))
+}
+
+/// The same with this guest.
+pub(crate) fn prepare_lab_with(flavour: Flavour, kind: GuestKind, action: ClientChange, guest: GuestSpec) -> LabTransport<()> {
     let mut spec = WorldSpec::from_seed(11, WorldSize { nodes: 3, guests: 0 }, flavour);
-    spec.guests.push(guest_setting(kind, action));
+    spec.guests.push(guest);
     let transport = LabTransport::new(&spec, "pve2", ());
     transport.lock_lab().advance(20_000);
     if action == A::CloneLinked {
@@ -88,21 +103,33 @@ pub(crate) fn prepare_lab(flavour: Flavour, kind: GuestKind, action: ClientChang
         post_as_other(&transport, kind, "template", "");
         return transport;
     }
+    if action == A::MigrateLocalDisks {
+        // A disk on local storage that has snapshots does not move while the guest runs.
+        return transport;
+    }
     // The later snapshot is the current one; rolling back to the first is a visible change.
+    let memory = if action == A::RollbackToRam { "&vmstate=1" } else { "" };
     for (name, cores) in [("first", "2"), ("later", "4")] {
         transport.lock_lab().inject_event(WorldEvent::Set(100, "cores".to_owned(), cores.to_owned()));
-        post_as_other(&transport, kind, "snapshot", &format!("snapname={name}"));
+        post_as_other(&transport, kind, "snapshot", &format!("snapname={name}{memory}"));
+    }
+    if action == A::RollbackToRam {
+        transport.lock_lab().inject_event(WorldEvent::Stop(100));
     }
     transport
 }
 
-fn guest_setting(kind: GuestKind, action: ClientChange) -> GuestSpec {
+pub(crate) fn guest_setting(kind: GuestKind, action: ClientChange) -> GuestSpec {
     let of_kind = if kind == GuestKind::Qemu { converger_lab::LabGuestKind::Qemu } else { converger_lab::LabGuestKind::Lxc };
     let mut guest = GuestSpec::new(100, of_kind, "pve1");
     guest.name = Some("web".to_owned());
     guest.state = action.needs_running().then(|| "running".to_owned());
-    let disk = if kind == GuestKind::Qemu { "scsi0" } else { "rootfs" };
-    guest.config.insert(disk.to_owned(), ScalarSpec::Text("tank:vm-100-disk-0,size=1G".to_owned()));
+    let volume = match (action, kind) {
+        (A::MigrateLocalDisks, GuestKind::Qemu) => "local:100/vm-100-disk-0.qcow2,size=1G",
+        (A::MigrateLocalDisks, GuestKind::Lxc) => "local:100/vm-100-disk-0.raw,size=1G",
+        _ => "tank:vm-100-disk-0,size=1G",
+    };
+    guest.config.insert(disk_key(kind).as_str().to_owned(), ScalarSpec::Text(volume.to_owned()));
     guest
 }
 
@@ -117,67 +144,122 @@ fn post_as_other(transport: &LabTransport<()>, kind: GuestKind, what: &str, form
     lab.advance(5_000);
 }
 
-/// Builds the change, bound to the current config if necessary.
-pub(crate) fn build_write(transport: &LabTransport<()>, kind: GuestKind, action: ClientChange) -> ProxmoxWrite {
-    let guest = guest_path("pve1", kind, 100);
-    let snapshot = |name: &str| SnapshotName::new(name).unwrap_or_else(|| panic!("{name}"));
-    let target = node_name("pve3");
+/// The guest that every change is sent to.
+pub(crate) fn address(kind: GuestKind) -> GuestAddress {
+    GuestAddress { node: node_name("pve1"), kind, vmid: vmid(100) }
+}
+
+fn disk_key(kind: GuestKind) -> DiskKey {
+    DiskKey::new(kind, if kind == GuestKind::Qemu { "scsi0" } else { "rootfs" }).unwrap_or_else(|| panic!("a disk"))
+}
+
+/// Builds the change as a plan would, on what the guest is now.
+pub(crate) fn build_change(transport: &LabTransport<()>, kind: GuestKind, action: ClientChange) -> Change {
     match action {
-        A::Start => ProxmoxWrite::Start(guest),
-        A::Shutdown => ProxmoxWrite::Shutdown { guest, timeout_secs: 30 },
-        A::Stop => ProxmoxWrite::Stop(guest),
-        A::Reboot => ProxmoxWrite::RebootQemu { node: guest.node, vmid: guest.vmid, timeout_secs: 30 },
-        A::ConfigSet => ProxmoxWrite::ConfigSet(config_set(transport, guest)),
-        A::SnapshotCreate => ProxmoxWrite::SnapshotCreate { guest, name: snapshot("another"), description: "a=b; c".into() },
-        A::SnapshotDelete => ProxmoxWrite::SnapshotDelete { guest, name: snapshot("first") },
-        A::SnapshotRollback => ProxmoxWrite::SnapshotRollback { guest, name: snapshot("first") },
-        A::Clone => clone_write(guest, None, CloneDisks::Full(None)),
-        A::CloneLinked => clone_write(guest, None, CloneDisks::Linked),
-        A::CloneElsewhere => clone_write(guest, None, CloneDisks::Full(Some(storage_name("local")))),
-        A::CloneAway => clone_write(guest, Some("pve3"), CloneDisks::Full(None)),
-        A::MigrateStopped => {
-            let mode = if kind == GuestKind::Qemu { MigrationMode::QemuOffline } else { MigrationMode::LxcOffline };
-            ProxmoxWrite::Migrate { node: guest.node, vmid: guest.vmid, target, mode }
-        }
-        A::MigrateRunning => {
-            let mode = if kind == GuestKind::Qemu { MigrationMode::QemuLive } else { MigrationMode::LxcRestart { timeout_secs: 30 } };
-            ProxmoxWrite::Migrate { node: guest.node, vmid: guest.vmid, target, mode }
-        }
-        A::Grow => {
-            let disk = DiskKey::new(kind, if kind == GuestKind::Qemu { "scsi0" } else { "rootfs" }).unwrap_or_else(|| panic!("a disk"));
-            let size = DiskSize::parse("2G").unwrap_or_else(|| panic!("a size"));
-            ProxmoxWrite::Grow { disk, size, digest: read_config(transport, &guest).digest.unwrap_or_else(|| panic!("no digest")), guest }
-        }
-        A::Delete => ProxmoxWrite::Delete(guest),
+        A::Start => Change::Start,
+        A::Shutdown => Change::Shutdown { timeout_secs: 30 },
+        A::Stop => Change::Stop,
+        A::Reboot => Change::Reboot { timeout_secs: 30 },
+        A::ConfigSet => Change::ConfigSet(Box::new([description_change()])),
+        A::SnapshotCreate => new_snapshot("another", false),
+        A::SnapshotWithRam => new_snapshot("another", true),
+        A::SnapshotDelete => Change::SnapshotDelete(Box::new(existing_snapshot(&read_snapshots(transport, kind), "first"))),
+        A::SnapshotRollback => rollback(transport, kind, RunState::Stopped),
+        A::RollbackToRam => rollback(transport, kind, RunState::Running),
+        A::Clone => clone_change(transport, kind, "pve1", ClonedDisks::Full, None),
+        A::CloneLinked => clone_change(transport, kind, "pve1", ClonedDisks::Linked, None),
+        A::CloneElsewhere => clone_change(transport, kind, "pve1", ClonedDisks::Full, Some("local")),
+        A::CloneAway => clone_change(transport, kind, "pve3", ClonedDisks::Full, None),
+        A::MigrateStopped => migration(transport, kind, MigrationMode::Offline),
+        A::MigrateRunning | A::MigrateLocalDisks => migration(transport, kind, running_mode(kind)),
+        A::Grow => growth(transport, kind),
     }
 }
 
-/// A clone of a guest with the id 200.
-pub(crate) fn clone_write(guest: GuestPath, target: Option<&str>, disks: CloneDisks) -> ProxmoxWrite {
-    let name = GuestName::new("copy").unwrap_or_else(|| panic!("a name"));
-    ProxmoxWrite::Clone { guest, to: vmid(200), name, target: target.map(node_name), disks }
+/// How a running guest of this kind moves.
+pub(crate) fn running_mode(kind: GuestKind) -> MigrationMode {
+    match kind {
+        GuestKind::Qemu => MigrationMode::Online,
+        GuestKind::Lxc => MigrationMode::Restart,
+    }
 }
 
-pub(crate) fn storage_name(name: &str) -> StorageName {
-    StorageName::new(name).unwrap_or_else(|| panic!("{name} is no storage"))
-}
-
-fn read_config(transport: &LabTransport<()>, guest: &GuestPath) -> GuestConfig {
-    let Ok(ProxmoxEvent::Config(config)) = call_read(transport, ProxmoxRead::GuestPending(guest.clone())) else { panic!("no config") };
-    *config
-}
-
-fn config_set(transport: &LabTransport<()>, guest: GuestPath) -> ConfigSet {
+fn description_change() -> FieldChange {
     let after = Some(FieldValue::Text("100 % = all; & more".into()));
-    let change = FieldChange { field: Field::Description, before: None, after, pending: None, effect: ChangeEffect::Recorded };
-    let basis = WriteBasis::from_config(&read_config(transport, &guest)).unwrap_or_else(|| panic!("no digest"));
-    ConfigSet::new(guest, &[change], &basis).unwrap_or_else(|fault| panic!("{fault:?}"))
+    FieldChange { field: Field::Description, before: None, after, pending: None, effect: ChangeEffect::Recorded }
+}
+
+pub(crate) fn new_snapshot(name: &str, ram: bool) -> Change {
+    let description = Some("a=b; c".into());
+    Change::SnapshotCreate(Box::new(NewSnapshot { description, name: snapshot_name(name), ram }))
+}
+
+fn existing_snapshot(tree: &SnapshotTree, name: &str) -> ExistingSnapshot {
+    let found = tree.find(name).unwrap_or_else(|| panic!("no snapshot {name}"));
+    let made_at = found.made_at.unwrap_or_else(|| panic!("no time of {name}"));
+    ExistingSnapshot { made_at, name: snapshot_name(name), ram: found.ram }
+}
+
+fn rollback(transport: &LabTransport<()>, kind: GuestKind, state: RunState) -> Change {
+    let tree = read_snapshots(transport, kind);
+    let volumes = read_config(transport, kind).disks.iter().map(|disk| disk.volume.clone()).collect();
+    let snapshot = existing_snapshot(&tree, "first");
+    Change::SnapshotRollback(Box::new(SnapshotRollback { parent: tree.current, snapshot, state, volumes }))
+}
+
+/// A clone of the guest with the id 200.
+pub(crate) fn clone_change(transport: &LabTransport<()>, kind: GuestKind, node: &str, disks: ClonedDisks, storage: Option<&str>) -> Change {
+    let config = read_config(transport, kind);
+    let GuestAddress { node: own_node, vmid: own_vmid, .. } = address(kind);
+    let source = CloneSource {
+        digest: config.digest.unwrap_or_else(|| panic!("no digest")),
+        identity: config.identity,
+        kind,
+        name: config.name,
+        node: own_node,
+        template: config.template,
+        vmid: own_vmid,
+    };
+    let name = GuestName::new("copy").unwrap_or_else(|| panic!("a name"));
+    let storage = storage.map(|name| StorageName::new(name).unwrap_or_else(|| panic!("{name} is no storage")));
+    Change::Clone(Box::new(GuestClone { disks, name, node: node_name(node), pool: None, source, storage, vmid: vmid(200) }))
+}
+
+/// A migration to `pve3`, with the disks that are on local storage.
+pub(crate) fn migration(transport: &LabTransport<()>, kind: GuestKind, mode: MigrationMode) -> Change {
+    let disks = read_config(transport, kind).disks;
+    let local = disks.iter().filter(|disk| disk.storage.as_ref().is_some_and(|storage| storage.as_str() == "local"));
+    let volumes = local.map(|disk| disk.volume.clone()).collect();
+    Change::Migrate(Box::new(Migration { from: node_name("pve1"), mode, storage: None, to: node_name("pve3"), volumes }))
+}
+
+fn growth(transport: &LabTransport<()>, kind: GuestKind) -> Change {
+    let disk = disk_key(kind);
+    let config = read_config(transport, kind);
+    let own = config.disks.iter().find(|own| own.key == disk).unwrap_or_else(|| panic!("no disk"));
+    let (before, after) = (own.size, DiskSize::parse("2G"));
+    let (Some(before), Some(after)) = (before, after) else { panic!("no size") };
+    Change::DiskGrow(Box::new(DiskGrowth { after, before, disk, volume: own.volume.clone() }))
+}
+
+pub(crate) fn read_config(transport: &LabTransport<()>, kind: GuestKind) -> LiveConfig {
+    match ask_environment(transport, &EnvRequest::Config(address(kind))) {
+        EnvResponse::Config(config) => *config,
+        other => panic!("no config: {other:?}"),
+    }
+}
+
+fn read_snapshots(transport: &LabTransport<()>, kind: GuestKind) -> SnapshotTree {
+    match ask_environment(transport, &EnvRequest::Snapshots(address(kind))) {
+        EnvResponse::Snapshots(tree) => tree,
+        other => panic!("no snapshots: {other:?}"),
+    }
 }
 
 /// Whether the change was really done between these two states of the lab.
 pub(crate) fn is_done(action: ClientChange, before: &World, after: &World) -> bool {
     let old = before.guest_truth(100).unwrap_or_else(|| panic!("the guest is there before"));
-    let Some(now) = after.guest_truth(100) else { return action == A::Delete };
+    let Some(now) = after.guest_truth(100) else { return false };
     let is_copied = |on: &str, disk: &str| {
         let is_there = |copy: &GuestTruth| copy.name.as_deref() == Some("copy") && !copy.config.contains_key("lock") && copy.node == on;
         let has_disk =
@@ -189,16 +271,21 @@ pub(crate) fn is_done(action: ClientChange, before: &World, after: &World) -> bo
         A::Shutdown | A::Stop => now.process.is_none(),
         A::Reboot => now.pid.is_some() && now.pid != old.pid,
         A::ConfigSet => config_text(&now, "description") == "100 % = all; & more",
-        A::SnapshotCreate => now.snapshots.iter().any(|name| name == "another"),
+        A::SnapshotCreate | A::SnapshotWithRam => {
+            let mut own = after.snapshot_truths(100).into_iter().filter(|own| own.name == "another");
+            own.any(|own| own.ram_volume.is_some() == (action == A::SnapshotWithRam))
+        }
         A::SnapshotDelete => now.snapshots.iter().all(|name| name != "first"),
-        A::SnapshotRollback => config_text(&now, "cores") == "2" && config_text(&now, "parent") == "first",
+        A::SnapshotRollback | A::RollbackToRam => {
+            let is_back = config_text(&now, "cores") == "2" && config_text(&now, "parent") == "first";
+            is_back && now.process.is_some() == (action == A::RollbackToRam)
+        }
         A::Clone | A::CloneLinked => is_copied("pve1", "tank:"),
         A::CloneElsewhere => is_copied("pve1", "local:"),
         A::CloneAway => is_copied("pve3", "tank:"),
         A::MigrateStopped => now.node == "pve3" && now.process.is_none(),
-        A::MigrateRunning => now.node == "pve3" && now.process.is_some(),
+        A::MigrateRunning | A::MigrateLocalDisks => now.node == "pve3" && now.process.is_some(),
         A::Grow => config_text(&now, "scsi0").contains("size=2G") || config_text(&now, "rootfs").contains("size=2G"),
-        A::Delete => false,
     }
 }
 

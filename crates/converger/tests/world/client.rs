@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use converger_adapters::proxmox::actuator::{CallerIdentity, ProxmoxActuator};
 use converger_adapters::proxmox::client::{ProxmoxSession, TokenId};
-use converger_adapters::proxmox::codec::{
-    GuestPath, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead, ProxmoxWrite, SnapshotName,
-};
+use converger_adapters::proxmox::codec::{GuestPath, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead, SnapshotName};
 use converger_adapters::proxmox::observe::{self, ObservationRequest, ProxmoxReading, ReadSet, ReadingError};
-use converger_core::apply::promise::{Promise, PromiseCheck, PromiseReading};
+use converger_core::action::Change;
+use converger_core::apply::promise::{PromiseCheck, TaskEnd};
+use converger_core::apply::{EnvRequest, EnvResponse, GuestAddress};
 use converger_core::desired::{self, Desired, Scope};
 use converger_core::document::Notation;
 use converger_core::guest::{EnvironmentName, GuestKind, NodeName, Vmid};
@@ -20,6 +20,7 @@ use converger_core::policy::Rules;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::lab_transport::{LabBystander, LabTransport};
+use crate::sent_change::SentChange;
 
 thread_local! {
     static RUNTIME: Runtime = Builder::new_current_thread().build().unwrap_or_else(|error| panic!("{error}"));
@@ -95,28 +96,41 @@ pub(crate) fn new_actuator<B: LabBystander>(transport: &LabTransport<B>) -> Prox
     ProxmoxActuator::new(ProxmoxSession::new(transport.clone()), CallerIdentity { token, cluster: None })
 }
 
+/// Sends one request of the engine and interprets the response.
+pub(crate) fn ask_environment<B: LabBystander>(transport: &LabTransport<B>, request: &EnvRequest) -> EnvResponse {
+    block_on(new_actuator(transport).request(request))
+}
+
 /// A change with its promise, based on what was read before it was sent.
 pub(crate) struct SentPromise {
-    promise: Promise,
+    sent: SentChange,
+    address: GuestAddress,
     made_ms: u64,
-    pub(crate) before: PromiseReading,
 }
 
 impl SentPromise {
-    pub(crate) fn before_send<B: LabBystander>(transport: &LabTransport<B>, write: &ProxmoxWrite) -> Self {
-        let before = block_on(new_actuator(transport).read_promise(write));
-        Self { promise: write.promise(&before), made_ms: transport.lock_lab().now_ms, before }
+    pub(crate) fn before_send<B: LabBystander>(transport: &LabTransport<B>, address: &GuestAddress, change: Change) -> Self {
+        let sent = block_on(SentChange::prepare(&new_actuator(transport), address, change));
+        Self { sent, address: address.clone(), made_ms: transport.lock_lab().now_ms }
+    }
+
+    /// The command that sends the change, bound to the config as it is now.
+    pub(crate) fn command<B: LabBystander>(&self, transport: &LabTransport<B>) -> ProxmoxCommand {
+        let revision = match ask_environment(transport, &EnvRequest::Config(self.address.clone())) {
+            EnvResponse::Config(config) => config.revision,
+            other => panic!("no config: {other:?}"),
+        };
+        self.sent.command(revision)
     }
 
     /// Whether the current state keeps the promise.
-    pub(crate) fn check_kept<B: LabBystander>(&self, transport: &LabTransport<B>, write: &ProxmoxWrite) -> PromiseCheck {
-        let after = block_on(new_actuator(transport).read_promise(write));
+    pub(crate) fn check_kept<B: LabBystander>(&self, transport: &LabTransport<B>, task: Option<TaskEnd>) -> PromiseCheck {
         let passed_ms = transport.lock_lab().now_ms.saturating_sub(self.made_ms);
-        self.promise.check(&after, passed_ms / 1_000)
+        block_on(self.sent.check_now(&new_actuator(transport), passed_ms / 1_000, task))
     }
 
     /// Whether the promise was kept before anything was sent.
     pub(crate) fn check_kept_before(&self) -> PromiseCheck {
-        self.promise.check(&self.before, 0)
+        self.sent.check_before()
     }
 }

@@ -2,11 +2,11 @@
 //! show that the lab behaves that way; `docs/proxmox-facts.md` lists both.
 
 use converger_adapters::proxmox::codec::{
-    ConfigSet, Delivery, FailureCause, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead, ProxmoxTaskState, ProxmoxWrite,
-    SnapshotName, WriteBasis,
+    ConfigSet, Delivery, DiskKey, DiskSize, FailureCause, GuestPath, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead,
+    ProxmoxTaskState, ProxmoxWrite, WriteBasis,
 };
 use converger_adapters::proxmox::observe::{ExtraReads, GuestNeed, ProxmoxReading, ReadSet, ReadingError, UnknownReason};
-use converger_core::action::FieldChange;
+use converger_core::action::{FieldChange, Migration, MigrationMode, NewSnapshot};
 use converger_core::apply::promise::PromiseCheck;
 use converger_core::desired::Scope;
 use converger_core::failure::FailureCode;
@@ -15,8 +15,9 @@ use converger_core::normalize::{ChangeEffect, Field, FieldValue};
 use converger_core::observe::{HaState, ObservedGuest, ObservedStatus, PendingChange, Reading, TagCase};
 use converger_lab::{Flavour, GuestSpec, NodeService, RequestFault, ResponseFault, WorldEvent, WorldSpec};
 
+use crate::changes::{address, new_snapshot};
 use crate::client::take_reading as take;
-use crate::client::{SentPromise, call_command, call_read, guest_path, node_name, vmid};
+use crate::client::{SentPromise, call_command, call_read, guest_path, node_name, snapshot_name, vmid};
 use crate::lab_transport::LabTransport;
 
 /// Three nodes; a running virtual machine and container on the second, and one stopped of each on the first.
@@ -261,8 +262,8 @@ fn minority_partition_has_no_quorum_and_shows_stale_state() {
         assert_eq!((guest_state(&reading, 100).as_str(), guest_state(&reading, 102).as_str()), ("stopped", "node-offline"));
         let start = call_command(transport, ProxmoxCommand::Write(ProxmoxWrite::Start(guest_path("pve1", GuestKind::Qemu, 100))));
         assert_eq!(failure_cause(start), (Delivery::Rejected, FailureCause::NoQuorum));
-        let name = SnapshotName::new("s1").unwrap_or_else(|| panic!("a name"));
-        let snapshot = ProxmoxWrite::SnapshotCreate { guest: guest_path("pve1", GuestKind::Qemu, 100), name, description: "".into() };
+        let snapshot = NewSnapshot { description: None, name: snapshot_name("s1"), ram: false };
+        let snapshot = ProxmoxWrite::SnapshotCreate { guest: guest_path("pve1", GuestKind::Qemu, 100), snapshot };
         assert_eq!(
             task_failure(&run_task(transport, snapshot)),
             Some(FailureCause::NoQuorum),
@@ -451,6 +452,14 @@ fn container_is_identified_by_hostname_disk_and_network_card() {
     });
 }
 
+/// A growth that is bound to the config as it is.
+fn grow(transport: &LabTransport<()>, guest: GuestPath, disk: &str, size: &str) -> ProxmoxWrite {
+    let Ok(ProxmoxEvent::Config(config)) = call_read(transport, ProxmoxRead::GuestPending(guest.clone())) else { panic!("no config") };
+    let (disk, size) = (DiskKey::new(guest.kind, disk), DiskSize::parse(size));
+    let (Some(disk), Some(size), Some(digest)) = (disk, size, config.digest) else { panic!("a disk, a size and a digest") };
+    ProxmoxWrite::Grow { guest, disk, size, digest }
+}
+
 #[test]
 fn every_rejection_has_a_cause_and_changes_nothing() {
     in_every_release(LAB, |transport| {
@@ -461,15 +470,23 @@ fn every_rejection_has_a_cause_and_changes_nothing() {
         assert_eq!(no(ProxmoxWrite::Start(guest_path("pve2", GuestKind::Lxc, 103))), (Delivery::Rejected, FailureCause::AlreadyRunning));
         assert_eq!(no(ProxmoxWrite::Stop(lxc())), (Delivery::Rejected, FailureCause::NotRunning));
         assert_eq!(no(shutdown(lxc())), (Delivery::Rejected, FailureCause::NotRunning));
-        assert_eq!(no(ProxmoxWrite::Delete(guest_path("pve2", GuestKind::Qemu, 102))), (Delivery::Rejected, FailureCause::Running));
-        assert_eq!(no(ProxmoxWrite::Delete(guest_path("pve1", GuestKind::Qemu, 999))), (Delivery::Rejected, FailureCause::NoSuchGuest));
+        // A virtual machine runs, and its move is requested as if it were stopped.
+        let offline = |guest| {
+            let (from, to) = (node_name("pve2"), node_name("pve3"));
+            let migration = Migration { from, mode: MigrationMode::Offline, storage: None, to, volumes: Box::default() };
+            ProxmoxWrite::Migrate { guest, migration: Box::new(migration) }
+        };
+        for running in [guest_path("pve2", GuestKind::Qemu, 102), guest_path("pve2", GuestKind::Lxc, 103)] {
+            assert_eq!(no(offline(running)), (Delivery::Rejected, FailureCause::Running));
+        }
+        assert_eq!(no(offline(guest_path("pve1", GuestKind::Qemu, 999))), (Delivery::Rejected, FailureCause::NoSuchGuest));
         assert_eq!(no(ProxmoxWrite::Start(guest_path("pve9", GuestKind::Qemu, 100))), (Delivery::Rejected, FailureCause::NodeUnknown));
-        transport.lock_lab().inject_event(WorldEvent::Set(100, "protection".to_owned(), "1".to_owned()));
-        assert_eq!(no(ProxmoxWrite::Delete(qemu())), (Delivery::Rejected, FailureCause::Protected));
+        assert_eq!(no(grow(transport, qemu(), "scsi0", "8G")), (Delivery::Rejected, FailureCause::NotGrown));
+        assert_eq!(no(grow(transport, lxc(), "rootfs", "1G")), (Delivery::Rejected, FailureCause::NotGrown));
         transport.lock_lab().inject_event(WorldEvent::Say(102, "paused".to_owned()));
         assert_eq!(no(shutdown(guest_path("pve2", GuestKind::Qemu, 102))), (Delivery::Rejected, FailureCause::Paused));
         transport.lock_lab().inject_event(WorldEvent::Lock(101, "backup".to_owned()));
-        assert_eq!(no(ProxmoxWrite::Delete(lxc())), (Delivery::Rejected, FailureCause::Locked));
+        assert_eq!(no(grow(transport, lxc(), "rootfs", "16G")), (Delivery::Rejected, FailureCause::Locked));
         let truth = transport.lock_lab().world.guest_truth(100).unwrap_or_else(|| panic!("it is there"));
         assert_eq!((truth.process, truth.snapshots.len()), (None, 0));
         let tasks = (100..104).map(|id| transport.lock_lab().world.tasks_for_guest(id).count()).sum::<usize>();
@@ -582,11 +599,9 @@ fn failed_task_reports_its_cause() {
 #[test]
 fn unfinished_snapshot_is_not_a_snapshot() {
     in_every_release(LAB, |transport| {
-        let name = SnapshotName::new("half").unwrap_or_else(|| panic!("a name"));
-        let create = ProxmoxWrite::SnapshotCreate { guest: guest_path("pve1", GuestKind::Qemu, 100), name, description: "".into() };
-        let promise = SentPromise::before_send(transport, &create);
+        let promise = SentPromise::before_send(transport, &address(GuestKind::Qemu), new_snapshot("half", false));
         transport.lock_lab().inject_event(WorldEvent::PrepareSnapshot(100, "half".to_owned()));
-        let promise_check = promise.check_kept(transport, &create);
+        let promise_check = promise.check_kept(transport, None);
         assert!(
             matches!(&promise_check, PromiseCheck::NotKept(seen) if seen.get("snapshot_state") == Some(&"prepare".into())),
             "{promise_check:?}"

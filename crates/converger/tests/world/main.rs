@@ -21,5 +21,7 @@ mod truth_history;
 
 #[path = "../../../converger-adapters/tests/lab/commands.rs"]
 mod commands;
+#[path = "../../../converger-adapters/tests/lab/sent_change.rs"]
+mod sent_change;
 #[path = "../../../converger-adapters/tests/lab/wire.rs"]
 mod wire;

@@ -30,12 +30,11 @@ pub enum PrivilegedVerb {
     Clone,
     Migrate,
     Grow,
-    Delete,
 }
 
 impl PrivilegedVerb {
     /// All verbs.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 13] = [
         Self::Read,
         Self::Start,
         Self::Stop,
@@ -49,7 +48,6 @@ impl PrivilegedVerb {
         Self::Clone,
         Self::Migrate,
         Self::Grow,
-        Self::Delete,
     ];
 
     /// The name of its check.
@@ -69,7 +67,6 @@ impl PrivilegedVerb {
             Self::Clone => "may-clone",
             Self::Migrate => "may-migrate",
             Self::Grow => "may-grow",
-            Self::Delete => "may-delete",
         }
     }
 
@@ -90,7 +87,6 @@ impl PrivilegedVerb {
             Self::Clone => "clone",
             Self::Migrate => "migrate",
             Self::Grow => "grow disks",
-            Self::Delete => "delete",
         }
     }
 
@@ -106,13 +102,13 @@ impl PrivilegedVerb {
         }
     }
 
-    /// Whether a plan may need it. The other verbs exist in the codec, and only a person would request them by name.
+    /// Whether a declared state may need it. The other verbs are only requested by name.
     #[must_use]
     pub fn is_planned(self) -> bool {
         match self {
             Self::Read | Self::Start | Self::Stop => true,
             Self::SetCpu | Self::SetMemory | Self::SetOptions | Self::SetStartup | Self::SetBoot => true,
-            Self::Snapshot | Self::Rollback | Self::Clone | Self::Migrate | Self::Grow | Self::Delete => false,
+            Self::Snapshot | Self::Rollback | Self::Clone | Self::Migrate | Self::Grow => false,
         }
     }
 
@@ -233,7 +229,7 @@ const fn privilege_need(verb: PrivilegedVerb, on: PrivilegePath, any_of: &'stati
 }
 
 /// The table.
-pub static NEEDS: [PrivilegeNeed; 20] = [
+pub static NEEDS: [PrivilegeNeed; 19] = [
     privilege_need(PrivilegedVerb::Read, PrivilegePath::Root, &["Sys.Audit"], "ConvergerRead"),
     privilege_need(PrivilegedVerb::Read, PrivilegePath::Guest, &["VM.Audit"], "ConvergerRead"),
     privilege_need(PrivilegedVerb::Start, PrivilegePath::Guest, &["VM.PowerMgmt"], "ConvergerPower"),
@@ -260,7 +256,6 @@ pub static NEEDS: [PrivilegeNeed; 20] = [
     privilege_need(PrivilegedVerb::Migrate, PrivilegePath::Guest, &["VM.Migrate"], "ConvergerMigrate"),
     privilege_need(PrivilegedVerb::Grow, PrivilegePath::Guest, &["VM.Config.Disk"], "ConvergerGrow"),
     privilege_need(PrivilegedVerb::Grow, PrivilegePath::Storage, &["Datastore.AllocateSpace"], "ConvergerGrow"),
-    privilege_need(PrivilegedVerb::Delete, PrivilegePath::Guest, &["VM.Allocate"], "ConvergerDelete"),
 ];
 
 #[cfg(test)]
