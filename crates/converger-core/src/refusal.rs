@@ -137,6 +137,7 @@ impl RefusalCode {
                 "the datacenter option that decides whether tags keep upper-case letters was not read"
             }
             Self::ConfigUnreadable if has("not_understood") => "the guest's config has a value that this program does not understand",
+            Self::PlanStale if has("epoch") => "the plan was made before the state directory was restored or resynced, and is void",
             code => code.entry().title,
         }
     }
@@ -435,6 +436,11 @@ impl Refusal {
     #[must_use]
     pub fn plan_stale(differences: Vec<String>) -> Self {
         Self::new(RefusalCode::PlanStale).with("differences", Datum::Words(differences))
+    }
+
+    /// The plan is of another epoch of the state directory.
+    pub(crate) fn plan_of_other_epoch(then: u64, now: u64) -> Self {
+        Self::new(RefusalCode::PlanStale).with("epoch", Datum::Number(now)).with("epoch_of_plan", Datum::Number(then))
     }
 
     pub(crate) fn observation_stale(age_secs: u32, max_secs: u32) -> Self {

@@ -144,6 +144,11 @@ fn check_backup(directory: &Path, file: &Path) -> Result<CheckedState, RuntimeEr
     if files::are_same_file(file, &directory.join(STORE_FILE)) {
         return Err(unusable(format!("{shown} is the present store itself"), "name a backup of it"));
     }
+    if let Err(StoreOpenError::NotOurs { .. }) = StoreView::open(file) {
+        let help =
+            "name a file that `converger store backup` wrote; if this is one, it was damaged: use another; the present store is unchanged";
+        return Err(unusable(format!("{shown} is not a database of this program"), help));
+    }
     let checked = LedgerLocation::from_directory(file).read_if_present(|reader| check_state(reader, None, None));
     let checked = checked.map_err(|error| {
         let help = "this file is not an intact backup: name another one; the present store is unchanged";
@@ -284,7 +289,8 @@ fn fill_staging(staging: &Path, staged: &Path, file: &Path, entry: LedgerEntry, 
     let target = created.map_err(|error| write_error("create", staged, &error))?;
     copy_store(file, staged).map_err(|error| match error {
         StoreCopyError::Source(error) => ledger_reader::open_error(&error),
-        error => write_error("write", staged, &io::Error::other(error.to_string())),
+        StoreCopyError::TargetFull { .. } => full_disk_error(staged),
+        StoreCopyError::Failed { cause, .. } => write_error("write", staged, &io::Error::other(cause)),
     })?;
     target.sync_all().map_err(|error| write_error("sync", staged, &error))?;
     let state = StateDirectory::open_unwitnessed(&StateLocation { directory: staging.to_owned(), witness: None }, on_fatal)?;
@@ -364,6 +370,12 @@ fn restart_witness(location: &StateLocation, witness: &LockedWitness<'_>, on_fat
             .with_code(FailureCode::FileUnwritable)
             .with_help("make the witness writable, then run `converger ledger resync --reason \"...\"`; nothing is sent before that")
     })
+}
+
+fn full_disk_error(path: &Path) -> RuntimeError {
+    RuntimeError::failed(format!("cannot write {}: its disk is full", files::display_path(path)))
+        .with_code(FailureCode::JournalUnwritable)
+        .with_help("make room for a second copy of the store there, then restore again; nothing was replaced")
 }
 
 fn write_error(what: &str, path: &Path, error: &io::Error) -> RuntimeError {

@@ -150,12 +150,12 @@ impl RecordedPlan {
     /// The refusal if a later plan proposes something else: other steps, other guests with steps, another cluster or another epoch.
     #[must_use]
     pub fn stale_refusal(&self, now: &Self, omission: GuestOmission) -> Option<Refusal> {
+        if self.epoch != now.epoch {
+            return Some(Refusal::plan_of_other_epoch(self.epoch, now.epoch));
+        }
         let mut differences = self.to_proposed().differences(&now.to_proposed(), omission);
         if self.cluster != now.cluster {
             differences.push(format!("cluster: then {}, now {}", self.cluster, now.cluster));
-        }
-        if self.epoch != now.epoch {
-            differences.push(format!("epoch of the state directory: then {}, now {}", self.epoch, now.epoch));
         }
         (!differences.is_empty()).then(|| Refusal::plan_stale(differences))
     }

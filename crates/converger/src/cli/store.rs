@@ -27,7 +27,7 @@ Examples:
   converger store restore FILE --reason \"the disk broke, ticket 4711\"
 
 What was recorded after the backup is lost from the store, but its changes are in the environment: look there first. Holds and freezes set after \
-the backup are gone, too. A new epoch begins: plans, approvals and signatures of earlier epochs are void. The replaced store is kept \
+the backup are gone, too, and so are idempotency keys used after it. A new epoch begins: plans and approvals of earlier epochs are void. The replaced store is kept \
 beside the new one.
 
 Nothing is asked: the reason is required and recorded, as with `converger ledger resync`.

@@ -39,10 +39,12 @@ async fn run_backup(arguments: &StoreBackupArgs) -> Result<ExitStatus, CommandEr
         backup.bytes.div_ceil(1024)
     );
     describe_content(&mut text, &backup.checked, backup.checked.epoch);
-    let key = files::display_path(&directory.join(converger_store::KEY_FILE));
-    let (key, are, copies) = match backup.checked.verifier {
-        Some(_) => (format!("{key} (the signing key) and "), "are", "copies of both"),
-        None => (String::new(), "is", "a copy"),
+    let key_file = directory.join(converger_store::KEY_FILE);
+    let has_key = backup.checked.verifier.is_some() || key_file.exists();
+    let (key, are, copies) = if has_key {
+        (format!("{} (the signing key) and ", files::display_path(&key_file)), "are", "copies of both")
+    } else {
+        (String::new(), "is", "a copy")
     };
     let witness = witness.map(|witness| format!(", and leave the witness {} where it is", files::display_path(&witness)));
     let rest = format!("{key}converger.toml {are} not in it: keep {copies}{}", witness.unwrap_or_default());
@@ -66,9 +68,16 @@ async fn run_restore(arguments: &StoreRestoreArgs) -> Result<ExitStatus, Command
     let directory = files::display_path(&location.directory);
     let mut text = format!("restored {} into {directory}\n", files::display_path(&arguments.file));
     describe_content(&mut text, &restored.checked, restored.epoch);
-    if let Some(replaced) = &restored.replaced {
-        let _ = writeln!(text, "  {}    the replaced store is {}", apply_style(render::CYAN, "old"), files::display_path(replaced));
-    }
+    let _ = match &restored.replaced {
+        Some(replaced) => {
+            writeln!(text, "  {}    the replaced store is {}", apply_style(render::CYAN, "old"), files::display_path(replaced))
+        }
+        None => writeln!(
+            text,
+            "  {}   {directory} had no store: if another directory is in use, name it with `--config`",
+            apply_style(render::CYAN, "note")
+        ),
+    };
     let _ = writeln!(text, "  {}   {}", apply_style(render::CYAN, "note"), RESTORED_NOTE);
     if !restored.has_key {
         let _ = writeln!(text, "  {}   {}", apply_style(render::CYAN, "note"), KEY_NOTE);
@@ -76,7 +85,7 @@ async fn run_restore(arguments: &StoreRestoreArgs) -> Result<ExitStatus, Command
     finish_output(write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&text)), ExitStatus::Done)
 }
 
-const RESTORED_NOTE: &str = "plans, approvals and signatures of earlier epochs are void; what was recorded after the backup is lost, holds and freezes included, but its changes are in the environment: look there before the next apply";
+const RESTORED_NOTE: &str = "plans and approvals of earlier epochs are void; what was recorded after the backup is lost, with holds, freezes and idempotency keys, but its changes are in the environment: look there before the next apply";
 const KEY_NOTE: &str = "the signing key of this ledger is missing: copy `ledger.key` into the state directory, or run `converger ledger rekey --reason \"...\"`";
 
 /// The ledger, the epoch and the operations that are not settled.
