@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use converger_core::action::CATALOGUE;
 use converger_core::evidence::{AdmissionBundle, ENTRY_KINDS, OperationProof, parse_entry};
+use converger_core::intent::Intent;
 use converger_ledger::{Checkpoint, NoteVerifier, Receipt, ReceiptBundle};
 use serde_json::Value;
 
@@ -63,6 +65,33 @@ fn documented_bundle_parses() {
         let value = shown[name].as_array().map_or(&shown[name], |list| &list[0]);
         assert_eq!(*inner, members(value), "{name}");
     }
+}
+
+#[test]
+fn documented_request_parses() {
+    let text = section("## Requests");
+    let [example] = &examples(&text)[..] else { panic!("one example") };
+    let intent = Intent::parse_normal(example.trim_end().as_bytes()).expect("a request");
+    assert_eq!(serde_json::to_string(&intent).expect("JSON"), example.trim_end());
+    let shown: Value = serde_json::from_str(example).expect("JSON");
+    assert_eq!(table_rows(&text).into_keys().collect::<BTreeSet<_>>(), members(&shown));
+}
+
+/// A plan of a live observation, so that every member but `notes` is there.
+#[test]
+fn every_member_of_a_plan_and_a_result_is_documented() {
+    let fixture = EvidenceFixture::new();
+    let documented = |heading: &str| table_rows(&section(heading)).into_keys().collect::<BTreeSet<_>>();
+    let plan: Value = serde_json::from_str(&fixture.run_expecting(&["audit", "desired.yaml", "--json"], 4)).expect("JSON");
+    let result: Value = serde_json::from_str(&fixture.run_expecting(&["apply", "desired.yaml", "--json"], 3)).expect("JSON");
+    let with = |value: &Value, optional: &[&str]| {
+        members(value).into_iter().chain(optional.iter().map(|&name| name.to_owned())).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(documented("## plan.json"), with(&plan, &["notes"]));
+    assert_eq!(documented("### The body of a plan"), members(&plan["body"]));
+    assert_eq!(documented("### The judgement of a plan"), with(&plan["judgement"], &["guests"]));
+    assert_eq!(documented("### The steps of a plan"), CATALOGUE.iter().map(|entry| entry.change.to_owned()).collect());
+    assert_eq!(documented("## result.json"), members(&result));
 }
 
 #[test]

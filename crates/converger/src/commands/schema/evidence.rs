@@ -15,7 +15,7 @@ use super::{add_header, digest, enumeration, list, object, or_null, plan_object,
 fn entry_kinds() -> Vec<(&'static str, Json)> {
     let ended_schema = json!({ "end": enumeration(&OperationEnd::ALL.map(OperationEnd::word)), "run": text() });
     let run = json!({
-        "boot": text(), "by": text(), "catalogue": digest(), "config": digest(), "desired": digest(), "environment": text(),
+        "boot": text(), "by": text(), "catalogue": digest(), "config": digest(), "environment": text(), "intent": digest(),
         "observation": digest(), "plan": digest(), "planner": count(), "program": text(), "rules": digest(), "run": text(),
     });
     let resolved =
@@ -23,9 +23,9 @@ fn entry_kinds() -> Vec<(&'static str, Json)> {
     vec![
         ("key", json!({ "verifier": text() })),
         ("run-started", run),
-        ("plan", json!({ "judgement": digest(), "plan": digest(), "run": text() })),
+        ("plan", json!({ "judgement": digest(), "plan": digest(), "proposal": digest(), "run": text() })),
         ("refusal", json!({ "code": text(), "evidence": evidence(), "guest": vmid(), "run": text(), "stage": text() })),
-        ("approval", json!({ "by": text(), "how": text(), "names": list(text()), "plan": digest(), "run": text() })),
+        ("approval", json!({ "by": text(), "how": text(), "names": list(text()), "proposal": digest(), "run": text() })),
         ("admission", json!({ "answer": text(), "bundle": digest(), "plan": digest(), "run": text() })),
         ("recovery", json!({ "environment": text(), "operations": list(text()) })),
         ("intent", json!({ "operation": operation() })),
