@@ -439,6 +439,11 @@ impl ScheduledFault {
         Self { kind, trigger: moment, vmid: 100, is_qemu: true, node: "pve1".to_owned(), heals_ms: Some(5_000), number: 0 }
     }
 
+    /// The same fault of another guest.
+    pub(crate) fn for_guest(self, vmid: u32) -> Self {
+        Self { vmid, ..self }
+    }
+
     /// Its effect on the world; `None` if it affects our process or its store.
     pub(crate) fn effect(&self) -> Option<FaultEffect> {
         self.wire_fault()

@@ -154,8 +154,13 @@ impl Oracle {
 
     /// Sets what is requested.
     pub(crate) fn with_requests(mut self, requests: &[SimulatedRequest]) -> Self {
-        self.requests = requests.iter().map(|request| (request.key.as_str().to_owned(), request.wanted.clone())).collect();
+        self.add_requests(requests);
         self
+    }
+
+    /// Adds what is requested.
+    pub(crate) fn add_requests(&mut self, requests: &[SimulatedRequest]) {
+        self.requests.extend(requests.iter().map(|request| (request.key.as_str().to_owned(), request.wanted.clone())));
     }
 
     /// The request that an operation is for.

@@ -8,7 +8,7 @@ use converger_core::intent::{ActionRequest, Intent, RequestTarget};
 use converger_core::testing::Rng;
 use converger_lab::{GuestSpec, LabGuestKind, ScalarSpec, StorageSpec, TakenSnapshotSpec, WorldSpec};
 
-use super::setup::WantedGuest;
+use super::setup::{SimulationSetup, WantedGuest};
 
 /// The id that clones get.
 pub(crate) const NEW_ID: u32 = 120;
@@ -152,6 +152,67 @@ fn complete_guest(guest: &mut GuestSpec, storage: &str) {
     let (vmid, format) = (guest.vmid, if is_qemu { "qcow2" } else { "raw" });
     let disk = format!("{storage}:{vmid}/vm-{vmid}-disk-0.{format},size=8G");
     guest.config.insert(disk_key(is_qemu).to_owned(), ScalarSpec::Text(disk));
+}
+
+/// The request of a saga, and whether its guest runs.
+pub(crate) fn saga_request(step: &str) -> Option<(RequestKind, bool)> {
+    Some(match step {
+        "snapshot.create" => (RequestKind::SnapshotCreate, false),
+        "snapshot.ram" => (RequestKind::SnapshotWithMemory, true),
+        "snapshot.delete" => (RequestKind::SnapshotDelete, false),
+        "snapshot.rollback" => (RequestKind::SnapshotRollback, true),
+        "disk.grow" => (RequestKind::DiskGrow, true),
+        "migrate.online" | "migrate.restart" => (RequestKind::Migrate, true),
+        "migrate.offline" => (RequestKind::Migrate, false),
+        "clone.full" => (RequestKind::CloneFull, false),
+        "clone.linked" => (RequestKind::CloneLinked, false),
+        _ => return None,
+    })
+}
+
+/// The request of a saga, which every process of it makes, and what it needs in the world. Nothing for a step that is declared.
+pub(crate) fn request_step(step: &str, spec: &mut WorldSpec) -> (Vec<SimulatedRequest>, Vec<RequestJob>) {
+    let Some((kind, _)) = saga_request(step) else { return Default::default() };
+    spec.storages = storages();
+    let storage = if kind == RequestKind::Migrate { SHARED_STORAGE } else { LOCAL_STORAGE };
+    spec.guests.iter_mut().for_each(|guest| complete_guest(guest, storage));
+    if kind == RequestKind::Migrate {
+        spec.cluster = Some("lab".to_owned());
+        spec.nodes.insert("pve2".to_owned(), Default::default());
+        // Two nodes have no quorum without each other.
+        spec.nodes.insert("pve3".to_owned(), Default::default());
+    }
+    let request = build_request(kind, spec, 0, 1, 0).unwrap_or_else(|| panic!("{step} can be requested"));
+    let job = RequestJob { requests: vec![0], desired: DesiredRun::None };
+    (vec![request], vec![job; SAGA_LIVES])
+}
+
+/// How many processes of a saga make its request.
+const SAGA_LIVES: usize = 3;
+/// How many processes try to undo it.
+const UNDO_LIVES: usize = 5;
+
+/// The request that a plan has published as the inverse of a step. Each process has a key of its own, as a person who tries again.
+pub(crate) fn undo_request(forward: SimulationSetup, change: &str) -> SimulationSetup {
+    let guest = &forward.spec.guests[0];
+    let target = RequestTarget { kind: guest_kind(guest), vmid: guest_id(guest.vmid) };
+    let (action, parameters, wanted) = match change {
+        "snapshot.delete" => {
+            let wanted = WantedRequest { object: Some(NEW_SNAPSHOT), ..wanted_of(guest, "delsnapshot") };
+            ("vm.snapshot.delete", vec![("name", NEW_SNAPSHOT.to_owned())], wanted)
+        }
+        "migrate" => {
+            let wanted = WantedRequest { parameters: vec![("target", guest.node.clone())], ..wanted_of(guest, "migrate") };
+            let restart = (guest.kind == LabGuestKind::Lxc && guest.state.is_some()).then(|| ("mode", "restart".to_owned()));
+            ("vm.migrate", [("node", guest.node.clone())].into_iter().chain(restart).collect(), wanted)
+        }
+        other => panic!("nobody knows how to ask for `{other}`"),
+    };
+    let intent = parse_request(action, target, &parameters);
+    let request = |number| SimulatedRequest { key: request_key(action, number), intent: intent.clone(), wanted: wanted.clone() };
+    let requests: Vec<SimulatedRequest> = (1..=UNDO_LIVES).map(request).collect();
+    let jobs = (0..UNDO_LIVES).map(|number| RequestJob { requests: vec![number], desired: DesiredRun::None }).collect();
+    SimulationSetup { requests, jobs, ..forward }
 }
 
 /// A request of this kind for a guest, with what it needs in the world. `None` if the guest cannot have it.

@@ -17,7 +17,7 @@ use super::simulation::{SimulationResult, UndoResult, published_undo, simulate_s
 
 /// The kinds of guests and operations, with the changes that are sent for each. A virtual machine that is declared with a hard stop is
 /// restarted by a stop and a start. A container is never restarted, because everything that can be declared of one takes effect at once.
-pub(crate) const SAGAS: [(Of, &str, &[&str]); 12] = [
+pub(crate) const SAGAS: [(Of, &str, &[&str]); 24] = [
     (Of::Qemu, "start", &["start"]),
     (Of::Qemu, "shutdown", &["shutdown"]),
     (Of::Qemu, "stop", &["stop"]),
@@ -30,27 +30,40 @@ pub(crate) const SAGAS: [(Of, &str, &[&str]); 12] = [
     (Of::Lxc, "stop", &["stop"]),
     (Of::Lxc, "config.set", &["config"]),
     (Of::Lxc, "config.unset", &["config"]),
+    (Of::Qemu, "snapshot.create", &["snapshot"]),
+    (Of::Qemu, "snapshot.ram", &["snapshot"]),
+    (Of::Qemu, "snapshot.delete", &["delsnapshot"]),
+    (Of::Qemu, "snapshot.rollback", &["rollback"]),
+    (Of::Qemu, "disk.grow", &["resize"]),
+    (Of::Qemu, "migrate.online", &["migrate"]),
+    (Of::Qemu, "migrate.offline", &["migrate"]),
+    (Of::Qemu, "clone.full", &["clone"]),
+    (Of::Qemu, "clone.linked", &["clone"]),
+    (Of::Lxc, "disk.grow", &["resize"]),
+    (Of::Lxc, "migrate.restart", &["migrate"]),
+    (Of::Lxc, "clone.full", &["clone"]),
 ];
 
 /// The effects that must occur in every saga.
 const REQUIRED_EFFECTS: [&str; 7] = ["failed", "crashed before", "crashed after", "crashed again", "power lost", "not written", "repeated"];
 /// For operations with a task: the task fails, hangs, is killed and warns.
 const TASK_FAILED: &str = "task failed";
+/// The faults of a task that is about to start.
+const TASK_FAULTS: [FaultKind; 6] = [
+    FaultKind::TaskFails,
+    FaultKind::TaskFailsLate,
+    FaultKind::TaskDoesNothing,
+    FaultKind::TaskKilledHalfway,
+    FaultKind::TaskHangs,
+    FaultKind::TaskWarns,
+];
 /// For operations that take a guest down to start it again: the start fails.
 const START_FAILED: &str = "start failed";
 const RESTARTS: [&str; 2] = ["reboot", "restart"];
 const UNDONE: &str = "undone";
 
-/// Writes of the codec without a saga, and why: none of them is an operation yet, so there is nothing to record, recover or undo. The tests
-/// of the actuator cover their encoding, decoding and proof in the lab.
-pub(crate) const UNPLAYED_WRITES: [(&str, &str); 6] = [
-    ("SnapshotCreate", "nothing that can be declared has snapshots; they come with the actions of a person"),
-    ("SnapshotDelete", "as for making one; it takes data away, and needs a signed approval"),
-    ("SnapshotRollback", "as for making one; it takes data away, and needs a signed approval"),
-    ("Clone", "a guest that is missing is refused; making one from a template is not declared yet"),
-    ("Migrate", "the node is an attribute of a guest, and nobody declares it"),
-    ("Grow", "disks are not declared, and growing one cannot be undone"),
-];
+/// Writes of the codec without a saga, and why. There are none: each is a change.
+pub(crate) const UNPLAYED_WRITES: [(&str, &str); 0] = [];
 
 /// The number of simulations and changes, and the faults that were found.
 #[derive(Default)]
@@ -125,16 +138,13 @@ impl SagaResults {
                 self.check_with_faults(&saga, "failed", new_setup(), vec![ScheduledFault::at(wire, FaultTrigger::Request(at))], sends);
             }
         }
-        for task in [FaultKind::TaskFails, FaultKind::TaskHangs, FaultKind::TaskWarns] {
-            self.check_with_faults(&saga, TASK_FAILED, new_setup(), vec![ScheduledFault::at(task, FaultTrigger::BeforeSend)], sends);
+        // The task of a clone is about its source.
+        let vmid = new_setup().requests.first().map_or(100, |request| request.wanted.vmid);
+        let of_guest = |kind, trigger| ScheduledFault::at(kind, trigger).for_guest(vmid);
+        for task in TASK_FAULTS {
+            self.check_with_faults(&saga, TASK_FAILED, new_setup(), vec![of_guest(task, FaultTrigger::BeforeSend)], sends);
         }
-        self.check_with_faults(
-            &saga,
-            TASK_FAILED,
-            new_setup(),
-            vec![ScheduledFault::at(FaultKind::TaskKilled, FaultTrigger::AfterSend)],
-            sends,
-        );
+        self.check_with_faults(&saga, TASK_FAILED, new_setup(), vec![of_guest(FaultKind::TaskKilled, FaultTrigger::AfterSend)], sends);
         if RESTARTS.contains(&step) {
             self.left_down(&saga, &new_setup, commands, sends);
         }
@@ -181,7 +191,9 @@ impl SagaResults {
     /// The same request is repeated after each death and is not carried out again (G13).
     fn check_repeated_request(&mut self, kind: Of, step: &str) {
         let saga = saga_title(kind, step);
-        let new_setup = || SimulationSetup { is_one_shot: true, ..setup::single_guest(kind, step) };
+        // A request has a key anyway.
+        let is_one_shot = setup::single_guest(kind, step).requests.is_empty();
+        let new_setup = || SimulationSetup { is_one_shot, ..setup::single_guest(kind, step) };
         let undisturbed = simulate_setup(new_setup(), Vec::new(), 1);
         for at in 1..=undisturbed.commands {
             for crash in [FaultKind::CrashBefore, FaultKind::CrashAfter] {
@@ -199,7 +211,8 @@ impl SagaResults {
         let tell = |faults: &[(FaultKind, u64)]| simulate_undo(setup::single_guest(kind, step), back(), faults);
         let undisturbed = tell(&[]);
         self.add_undo_result(&saga, "", &undisturbed);
-        let published = undo["change"].as_str().map(|change| change.trim_end_matches(".set")).into_iter().map(str::to_owned).collect();
+        let verb = |change: &str| if change == "snapshot.delete" { "delsnapshot" } else { change.trim_end_matches(".set") }.to_owned();
+        let published = undo["change"].as_str().map(verb).into_iter().collect();
         if undisturbed.sent != published {
             self.wrong.push(format!("{saga}, undone: {:?} is sent, and {published:?} is published", undisturbed.sent));
         }

@@ -170,18 +170,19 @@ pub(crate) fn single_guest(kind: LabGuestKind, step: &str) -> SimulationSetup {
     guest.shutdown_ms = Some(300);
     guest.config.insert("cores".to_owned(), ScalarSpec::Text("1".to_owned()));
     guest.config.insert("description".to_owned(), ScalarSpec::Text("old".to_owned()));
-    if !matches!(step, "start" | "config.set") {
+    if requests::saga_request(step).map_or(!matches!(step, "start" | "config.set"), |(_, is_running)| is_running) {
         (guest.state, guest.uptime_s) = (Some("running".to_owned()), 5_000);
     }
     let (mut json, mut wanted) = single_guest_wish(kind);
     declare_step(step, &mut json, &mut wanted);
-    let spec = WorldSpec {
+    let mut spec = WorldSpec {
         nodes: BTreeMap::from([("pve1".to_owned(), NodeSpec::default())]),
         tokens: tokens(true),
         pace: TaskDurations { start_ms: 150, stop_ms: 100, ..TaskDurations::default() },
         guests: vec![guest],
         ..WorldSpec::default()
     };
+    let (requests, jobs) = requests::request_step(step, &mut spec);
     SimulationSetup {
         spec,
         desired: Arc::new(parse_desired(&[json])),
@@ -193,8 +194,8 @@ pub(crate) fn single_guest(kind: LabGuestKind, step: &str) -> SimulationSetup {
         patience: short_patience(),
         is_one_shot: false,
         is_granted: false,
-        requests: Vec::new(),
-        jobs: Vec::new(),
+        requests,
+        jobs,
     }
 }
 
@@ -208,6 +209,9 @@ fn single_guest_wish(kind: LabGuestKind) -> (Json, WantedGuest) {
 /// The same guest with the declared state that a plan has published as the inverse of its step; `None` if it cannot be undone.
 pub(crate) fn undo_setup(kind: LabGuestKind, step: &str, undo: &Json) -> Option<SimulationSetup> {
     let change = undo.get("change")?.as_str()?;
+    if requests::saga_request(step).is_some() {
+        return Some(requests::undo_request(single_guest(kind, step), change));
+    }
     let (mut json, mut wanted) = single_guest_wish(kind);
     match change {
         "start" => wanted.state = Some(RunState::Running),

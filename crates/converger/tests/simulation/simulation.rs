@@ -22,6 +22,7 @@ use converger_core::testing::{Rng, some_binding, some_inputs};
 use converger_engine::executor::load_unsettled;
 use converger_engine::run_machine::RunMachine;
 use converger_engine::schedule::OnFailure;
+use converger_lab::GuestTruth;
 use converger_store::{MemoryStore, OperationFilter, OperationStatus, StoreReader as _, StoreWrite};
 use futures_util::FutureExt as _;
 use serde_json::Value as Json;
@@ -46,6 +47,9 @@ const RUNS_AFTER_HEALING_MAX: usize = 4;
 
 /// What a guest that cannot reach its declared state does in the second run, it does in all later runs.
 const RUNS_HOPELESS_MAX: usize = 2;
+
+/// A change that was sent arrives within this time, or never.
+const LATE_ARRIVAL_MS: u64 = 150_000;
 
 /// Number of schedules per world, each with its own faults.
 pub(crate) const SCHEDULES_PER_WORLD: u64 = 16;
@@ -186,7 +190,8 @@ pub(crate) struct UndoResult {
 pub(crate) fn published_undo(simulation_setup: SimulationSetup) -> Vec<Json> {
     let stage = SimulationStage::new(&simulation_setup.spec, Vec::new(), SimulationTrace::new(false));
     let mut simulation = Simulation::new(simulation_setup, stage, Rng::new(0), None);
-    let intent = Intent::Desired(simulation.desired_state());
+    let desired = || Intent::Desired(simulation.desired_state());
+    let intent = simulation.setup.requests.first().map_or_else(desired, |request| request.intent.clone());
     let seen = simulation.take_reading(&intent).unwrap_or_else(|| panic!("nothing goes wrong, and there is no reading"));
     let plan = simulation.make_plan(&intent, seen);
     let mut text = Vec::new();
@@ -210,10 +215,16 @@ pub(crate) fn simulate_undo(forward: SimulationSetup, back: SimulationSetup, fau
     let (done, commands_before) = (simulation.oracle.sends, simulation.stage_mut().commands());
     simulation.oracle.sent.clear();
     simulation.oracle.set_wanted(back.wanted.clone());
-    simulation.setup = Arc::new(back);
+    simulation.oracle.add_requests(&back.requests);
+    (simulation.setup, simulation.lives) = (Arc::new(back), 0);
     let faults = faults.iter().map(|(kind, at)| ScheduledFault::at(*kind, FaultTrigger::Command(commands_before + at))).collect();
     simulation.stage_mut().set_faults(faults);
     run_alone(simulation.run_with_faults(3));
+    // A request that may still arrive holds its guest: a person tries again later, with another key.
+    while simulation.lives < simulation.setup.jobs.len() && !simulation.is_broken() {
+        simulation.stage_mut().advance(LATE_ARRIVAL_MS);
+        let _ = run_alone(simulation.run_process());
+    }
     let commands = simulation.stage_mut().commands() - commands_before;
     run_alone(simulation.run_after_healing());
     let (undone, once) = (simulation.oracle.sends, simulation.describe_guest());
@@ -353,7 +364,10 @@ impl Simulation {
     /// The true state of the first guest.
     fn describe_guest(&mut self) -> String {
         let truth = self.stage_mut().world.guest_truth(100);
-        truth.map_or_else(String::new, |truth| format!("{:?} {:?} {:?}", truth.process, truth.config, truth.pending))
+        let snapshots: Vec<String> = self.stage_mut().world.snapshot_truths(100).map(|own| own.name).collect();
+        let describe =
+            |truth: GuestTruth| format!("{} {:?} {:?} {:?} {snapshots:?}", truth.node, truth.process, truth.config, truth.pending);
+        truth.map_or_else(String::new, describe)
     }
 
     fn stage_mut(&mut self) -> &mut SimulationStage {
