@@ -10,7 +10,7 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::action::{ApprovalNeed, Change, ChangeClass, Impact};
+use crate::action::{Action, ApprovalNeed, Change, ChangeClass, Impact};
 use crate::apply::{
     CheckContext, DependencyCheck, GuestAddress, IdempotencyKey, Operation, OperationId, OperationSource, OperationTarget, RunId,
 };
@@ -91,6 +91,60 @@ impl SignedApproval {
     #[must_use]
     pub fn proposal(&self) -> Digest {
         self.proposal
+    }
+}
+
+/// What must be given before a step is applied, where one person approves their own plans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NeededApproval {
+    /// A yes, or the full digest of the proposal.
+    Confirmation,
+    /// A yes of a person at a terminal.
+    Terminal,
+    /// The same, with the typed name of the guest.
+    TypedName,
+    /// One signed approval.
+    Signed,
+}
+
+impl NeededApproval {
+    /// What a step with this catalogue row, class and impact needs.
+    #[must_use]
+    pub fn of(action: &Action, class: ChangeClass, impact: Impact) -> Self {
+        match (action.approvals, class, impact) {
+            (ApprovalNeed::OneSigned, ..) => Self::Signed,
+            (_, _, Impact::Stop | Impact::DataLoss) => Self::TypedName,
+            (_, ChangeClass::Disruptive | ChangeClass::Destructive, _) => Self::Terminal,
+            (_, ChangeClass::Benign, _) => Self::Confirmation,
+        }
+    }
+
+    /// What this step needs.
+    #[must_use]
+    pub fn of_step(step: &Step) -> Self {
+        Self::of(step.change.action(), step.class(), step.impact())
+    }
+
+    /// Its word in artifacts.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Confirmation => "confirmation",
+            Self::Terminal => "terminal",
+            Self::TypedName => "typed-name",
+            Self::Signed => "signed",
+        }
+    }
+
+    /// The same for people.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Confirmation => "confirmation",
+            Self::Terminal => "confirmation at a terminal",
+            Self::TypedName => "confirmation at a terminal, with the typed name of the guest",
+            Self::Signed => "one signed approval",
+        }
     }
 }
 
@@ -276,7 +330,7 @@ fn check_approval(safe: &SafePlan, admission: &Admission, proposal: Digest) -> R
             if *given != proposal {
                 return missing("the digest of this proposal", changed);
             }
-            let more = ids_with_step(safe, |step| step.class() > ChangeClass::Benign);
+            let more = ids_with_step(safe, |step| NeededApproval::of_step(step) > NeededApproval::Confirmation);
             if more.is_empty() { Ok((by.clone(), "digest")) } else { missing("a person at a terminal", more) }
         }
     }
@@ -299,7 +353,7 @@ pub fn needs_signature(safe: &SafePlan) -> bool {
 }
 
 fn guests_to_sign(safe: &SafePlan) -> Vec<Vmid> {
-    ids_with_step(safe, |step| step.change.action().approvals == ApprovalNeed::OneSigned)
+    ids_with_step(safe, |step| NeededApproval::of_step(step) == NeededApproval::Signed)
 }
 
 /// The guests that are stopped or lose data. The person who confirms the plan must type the name of each.

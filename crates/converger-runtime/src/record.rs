@@ -21,6 +21,7 @@ use converger_store::{Batch, StoreWrite};
 use crate::config;
 use crate::error::RuntimeError;
 use crate::host::Host;
+use crate::reader::{EnvironmentReader, Planned};
 use crate::state_dir::StateDirectory;
 
 /// Where a run comes from.
@@ -74,6 +75,23 @@ fn plan_refusals(judged: &Judged) -> impl Iterator<Item = (Option<Vmid>, &Refusa
         _ => None,
     });
     whole.chain(guests.flatten())
+}
+
+/// Keeps a plan that nobody asked to apply: its inputs, its refusals, and that nothing was sent. Returns the run that it is recorded as.
+///
+/// # Errors
+/// The journal or the witness cannot be written.
+pub async fn record_plan(
+    state: &StateDirectory,
+    reader: &EnvironmentReader,
+    planned: &Planned,
+    requested_by: &str,
+) -> Result<RunId, RuntimeError> {
+    let origin = RunOrigin { run: reader.host().new_run_id()?, requested_by: requested_by.into(), host: Arc::clone(reader.host()) };
+    let record = RunRecord::start(state, &planned.judged, reader.config().snapshot.clone(), origin).await?;
+    record.end_without_sending(OperationEnd::NotRun).await;
+    state.attest_ledger().await?;
+    Ok(record.run().clone())
 }
 
 impl RunRecord {

@@ -83,6 +83,7 @@ Examples:
   converger plan desired.yaml --out lab.json        write another file
   converger plan desired.yaml --only 101,102        only these guests
   converger plan desired.yaml --json | jq .proposal standard output, no file
+  converger plan desired.yaml --record              keep it in the ledger too
 
 `proposal` in plan.json is the digest of what a person confirms: each guest with steps, and the steps. A script passes it to \
 `converger apply --confirm`, with the same --only. `digest` covers the whole body.
@@ -94,6 +95,8 @@ Exit codes: 0 converged, 3 something is refused, 4 changes pending.")]
         /// Write the plan to FILE [default: plan.json, or none with --json]
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
+        #[command(flatten)]
+        record: RecordArgs,
         #[command(flatten)]
         overwrite: Overwrite,
     },
@@ -447,6 +450,14 @@ pub(crate) struct PlanArgs {
     pub(crate) all: bool,
 }
 
+/// Whether to keep the plan in the ledger.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct RecordArgs {
+    /// Keep the plan in the ledger, so that it can be explained, reproduced and proven later
+    #[arg(long, conflicts_with = "replay")]
+    pub(crate) record: bool,
+}
+
 /// Whether to replace files of another kind.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Overwrite {
@@ -710,6 +721,8 @@ pub(crate) enum SchemaFormat {
     Plan,
     /// result.json and `apply --json`
     Result,
+    /// `action list --json`
+    Actions,
     /// `ops list --json` and `ops show --json`
     History,
     /// Freezes and holds in `ops list --json`

@@ -40,14 +40,14 @@ use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
 use converger_core::status::{self, RunEnd};
 use converger_runtime::config::ConfigFaults;
-use converger_runtime::{ConfigSource, Planned, state_dir, witness};
+use converger_runtime::{ConfigSource, EnvironmentReader, Planned, state_dir, witness};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::cli::{Cli, CliCommand, DesiredArgs, PlanArgs};
 use crate::exit_status::ExitStatus;
 use crate::files::{OwnFile, Replaces};
 use crate::render::ReportOptions;
-use crate::{diagnostics, files, line_wrap, output, render, verbosity};
+use crate::{diagnostics, files, host, line_wrap, output, render, verbosity};
 
 /// Runs a command to its end.
 pub(crate) fn run(command: CliCommand) -> ExitStatus {
@@ -89,7 +89,9 @@ fn check_system_clock(now: SystemTime) -> Result<(), CommandError> {
 async fn dispatch_command(command: CliCommand) -> Result<ExitStatus, CommandError> {
     match command {
         CliCommand::Audit(reading) => run_audit(&reading).await,
-        CliCommand::Plan { arguments: reading, out, overwrite } => run_plan(&reading, out, overwrite.overwrite).await,
+        CliCommand::Plan { arguments: reading, out, record, overwrite } => {
+            run_plan(&reading, out, record.record, overwrite.overwrite).await
+        }
         CliCommand::Observe { source, out, overwrite, json } => run_observe(&source, out, overwrite.overwrite, json).await,
         CliCommand::Apply(arguments) => apply::apply(&arguments).await,
         CliCommand::Action(arguments) => action::run_action(&arguments).await,
@@ -304,7 +306,7 @@ async fn run_audit(reading: &PlanArgs) -> Result<ExitStatus, CommandError> {
     show_plan(&outcome, reading)
 }
 
-async fn run_plan(reading: &PlanArgs, out: Option<PathBuf>, overwrite: bool) -> Result<ExitStatus, CommandError> {
+async fn run_plan(reading: &PlanArgs, out: Option<PathBuf>, is_recorded: bool, overwrite: bool) -> Result<ExitStatus, CommandError> {
     let replaces = Replaces::own(OwnFile::PLAN, overwrite);
     let out = out.or_else(|| (!reading.json).then(|| "plan.json".into()));
     let config = ConfigSource::read(reading.source.observation.config.as_deref());
@@ -312,9 +314,12 @@ async fn run_plan(reading: &PlanArgs, out: Option<PathBuf>, overwrite: bool) -> 
         check_output_is_no_input(path, &reading.source.files(), &config)?;
         check_output_replaceable(path, replaces)?;
     }
-    let outcome = inputs::plan(&reading.source, &reading.filter, &config).await?;
+    let (reader, outcome) = inputs::plan_with_reader(&reading.source, &reading.filter, &config).await?;
     if let Some(path) = &out {
         write_plan_file(path, replaces, &outcome)?;
+    }
+    if is_recorded {
+        record_plan(&reader, &outcome).await?;
     }
     show_plan(&outcome, reading)
 }
@@ -324,6 +329,14 @@ fn write_plan_file(path: &Path, replaces: Replaces<'_>, planned: &Planned) -> Re
     files::replace(path, replaces, |file| artifact::write_plan(file, &planned.judged, planned.provenance))
         .map_err(|error| write_error(path, &error))?;
     output::print_notice(&render::render_written_file(path, Some(&proposal_of(&planned.judged)?.to_string())));
+    Ok(())
+}
+
+/// Keeps a plan in the ledger. Nothing else is written (G5).
+async fn record_plan(reader: &EnvironmentReader, planned: &Planned) -> Result<(), CommandError> {
+    let state = inputs::open_state(reader.config()).await?;
+    let run = converger_runtime::record::record_plan(&state, reader, planned, &host::actor()).await?;
+    output::print_notice(&render::apply_style(render::DIM, format!("recorded the plan as run {}", run.as_str())));
     Ok(())
 }
 
@@ -461,7 +474,7 @@ fn file_limit_hint(error: &io::Error) -> &'static str {
 
 fn print_completions(shell: clap_complete::Shell) -> Result<ExitStatus, CommandError> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "converger", &mut script);
+    clap_complete::generate(shell, &mut action::completion::add_actions(Cli::command()), "converger", &mut script);
     finish_output(io::stdout().write_all(&script), ExitStatus::Done)
 }
 

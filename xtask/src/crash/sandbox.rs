@@ -276,7 +276,7 @@ impl CrashSandbox {
     fn current_plan_digest(&self) -> Result<String, TaskError> {
         let plan = self.converger_command(&["plan", "script.yaml", "--json"]);
         let plan = self.in_sandbox(plan, "state").output().map_err(|error| file_error(&self.converger, &error))?;
-        let digest = serde_json::from_slice::<Value>(&plan.stdout).ok().and_then(|plan| Some(plan["digest"].as_str()?.to_owned()));
+        let digest = serde_json::from_slice::<Value>(&plan.stdout).ok().and_then(|plan| Some(plan["proposal"].as_str()?.to_owned()));
         digest.ok_or_else(|| TaskError::new(format!("no plan: {}", String::from_utf8_lossy(&plan.stderr))))
     }
 

@@ -38,7 +38,7 @@ pub(super) fn write_reports() -> Result<Vec<String>, TaskError> {
 
 /// What the ledger contains of it, and the output of the commands that verify and reproduce it.
 fn write_evidence_reports() -> Result<[String; 13], TaskError> {
-    let digest = read_plan_digest()?;
+    let digest = read_plan_member("digest")?;
     shell::run_quietly(&mut converger_command(&["ledger", "export", "evidence"])?)?;
     shell::run_quietly(&mut converger_command(&["ledger", "prove", &find_ended_operation()?, "--out", "receipt.txt"])?)?;
     Ok([
@@ -82,7 +82,7 @@ fn write_report(file: &str, arguments: &[&str]) -> Result<String, TaskError> {
 fn write_apply_report(file: &str) -> Result<String, TaskError> {
     shell::run_quietly(&mut converger_command(&["hold", "lab", "107", "--reason", "to see a refusal"])?)?;
     write_report(PLAN_FILE, &["plan", "desired.yaml", "--json"])?;
-    write_report(file, &["apply", "desired.yaml", "--confirm", &read_plan_digest()?, "--partial", "--json"])
+    write_report(file, &["apply", "desired.yaml", "--confirm", &read_plan_member("proposal")?, "--partial", "--json"])
 }
 
 /// An operation that has ended.
@@ -96,12 +96,12 @@ fn find_ended_operation() -> Result<String, TaskError> {
 
 const PLAN_FILE: &str = "plan.jsonl";
 
-/// The digest of the plan that was applied.
-fn read_plan_digest() -> Result<String, TaskError> {
+/// A digest in the plan that was applied: `digest` covers its body, `proposal` what is confirmed.
+fn read_plan_member(member: &str) -> Result<String, TaskError> {
     let plan = Path::new(WORK_DIRECTORY).join(PLAN_FILE);
     let text = fs::read(&plan).map_err(|error| file_error(&plan, &error))?;
-    let digest = serde_json::from_slice::<Value>(&text).ok().and_then(|plan| Some(plan["digest"].as_str()?.to_owned()));
-    digest.ok_or_else(|| TaskError::new(format!("`{}` has no digest", plan.display())))
+    let digest = serde_json::from_slice::<Value>(&text).ok().and_then(|plan| Some(plan[member].as_str()?.to_owned()));
+    digest.ok_or_else(|| TaskError::new(format!("`{}` has no {member}", plan.display())))
 }
 
 fn file_error(path: &Path, error: &std::io::Error) -> TaskError {

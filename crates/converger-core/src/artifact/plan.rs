@@ -9,15 +9,16 @@ use sha2::{Digest as _, Sha256};
 use super::{BUFFER_BYTES, DecisionTables, Digest, HASH_BUFFER_BYTES, OWN_TABLES, TeeHashWriter, UsedRows, write_json};
 use crate::action::{Change, ChangeParams, FieldChanges, InverseChange};
 use crate::apply::{GuestGuards, OperationTarget};
+use crate::approve::NeededApproval;
 use crate::audit::{PlanSummary, summarize_plan};
 use crate::desired::DesiredGuest;
-use crate::guest::EnvironmentName;
+use crate::guest::{EnvironmentName, Vmid};
 use crate::intent::ActionRequest;
 use crate::observe::{Note, ObservedGuest, Reading};
 use crate::plan::{PLANNER_VERSION, Plan, Step, Verdict};
 use crate::policy::{Circumstances, Limits};
 use crate::refusal::Refusal;
-use crate::safety::{GuestJudgement, Judged, Judgement};
+use crate::safety::{GuestJudgement, Judged, JudgedVerdict, Judgement};
 
 /// Schema id of plan.json.
 pub const SCHEMA: &str = "converger.plan/1";
@@ -45,7 +46,8 @@ pub fn write_plan(out: &mut impl Write, judged: &Judged, provenance: Provenance)
     let digest = write_body(&mut buffered, judged.plan())?;
     let (judgement, notes) = (JudgementRow::from_judgement(judged.judgement())?, &*judged.plan().observation().notes);
     let proposal = super::proposal_digest(judged.plan(), judged.judgement())?;
-    let rest = PlanTrailerRow { digest, judgement, notes, proposal, provenance, schema: SCHEMA, summary: summarize_plan(judged) };
+    let needs = needed_approvals(judged);
+    let rest = PlanTrailerRow { digest, judgement, needs, notes, proposal, provenance, schema: SCHEMA, summary: summarize_plan(judged) };
     let rest = serde_json::to_vec(&rest).map_err(io::Error::from)?;
     buffered.write_all(b",")?;
     buffered.write_all(rest.strip_prefix(b"{").unwrap_or(&rest))?;
@@ -95,6 +97,9 @@ pub fn write_judgement(out: &mut impl Write, judgement: &Judgement) -> io::Resul
 struct PlanTrailerRow<'p> {
     digest: Digest,
     judgement: JudgementRow<'p>,
+    /// What must be given before each step is applied.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    needs: Vec<NeededApprovalRow>,
     /// Notes about the observation.
     #[serde(skip_serializing_if = "<[Note]>::is_empty")]
     notes: &'p [Note],
@@ -102,6 +107,27 @@ struct PlanTrailerRow<'p> {
     provenance: Provenance,
     schema: &'static str,
     summary: PlanSummary,
+}
+
+/// What must be given before one step is applied.
+#[derive(Serialize)]
+struct NeededApprovalRow {
+    approval: &'static str,
+    change: &'static str,
+    vmid: Vmid,
+}
+
+fn needed_approvals(judged: &Judged) -> Vec<NeededApprovalRow> {
+    let steps = judged.guests().filter_map(|(guest, verdict)| match verdict {
+        JudgedVerdict::Steps(steps) => Some(steps.iter().map(|step| (guest.vmid, step))),
+        JudgedVerdict::Converged { .. } | JudgedVerdict::Refused(_) => None,
+    });
+    let row = |(vmid, step): (Vmid, &Step)| NeededApprovalRow {
+        approval: NeededApproval::of_step(step).word(),
+        change: step.change.word(),
+        vmid,
+    };
+    steps.flatten().map(row).collect()
 }
 
 #[derive(Serialize)]

@@ -57,6 +57,9 @@ pub(crate) struct RequestArgs {
     /// Show the plan; apply nothing
     #[arg(long)]
     pub(crate) plan: bool,
+    /// With --plan: keep the plan in the ledger, so that it can be explained, reproduced and proven later
+    #[arg(long, requires = "plan", conflicts_with = "replay")]
+    pub(crate) record: bool,
     /// Confirm the plan with this full digest instead of asking; covers benign steps only
     #[arg(long, value_name = "DIGEST", conflicts_with = "plan")]
     pub(crate) confirm: Option<String>,

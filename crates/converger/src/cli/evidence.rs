@@ -186,7 +186,7 @@ pub(crate) struct ExportArgs {
 pub(crate) struct ProveArgs {
     #[command(flatten)]
     pub(crate) ledger: LedgerArgs,
-    /// The id of an ended operation, or the index of an entry
+    /// The id of an ended operation or of a run, or the index of an entry
     pub(crate) what: String,
     /// Write the receipt to FILE [default: standard output]
     #[arg(long, value_name = "FILE")]

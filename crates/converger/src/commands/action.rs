@@ -1,6 +1,7 @@
 //! `converger action`: one requested action on one guest, planned, confirmed and applied like a declared state.
 
-mod catalogue;
+pub(super) mod catalogue;
+pub(super) mod completion;
 mod request;
 
 use converger_core::approve::RefusedGuestPolicy;
@@ -9,7 +10,7 @@ use converger_core::intent::ActionRequest;
 use converger_engine::schedule::OnFailure;
 use converger_runtime::environment::check_contract;
 use converger_runtime::reader::unconfigured_error;
-use converger_runtime::{ConfigSource, Planned, RunRequest, scope_key};
+use converger_runtime::{ConfigSource, EnvironmentReader, Planned, RunRequest, scope_key};
 
 use super::display::Display;
 use super::inputs::{self, TargetEnvironment};
@@ -42,9 +43,12 @@ async fn show_request_plan(arguments: &RequestArgs) -> Result<ExitStatus, Comman
         super::check_output_is_no_input(path, &[arguments.observation.replay.as_ref()], &config)?;
         super::check_output_replaceable(path, replaces)?;
     }
-    let planned = plan_request(arguments, request, target).await?;
+    let (reader, planned) = plan_request(arguments, request, target).await?;
     if let Some(path) = &arguments.out {
         super::write_plan_file(path, replaces, &planned)?;
+    }
+    if arguments.record {
+        super::record_plan(&reader, &planned).await?;
     }
     let options = ReportOptions::new(verbosity::current());
     let end = super::show_plan_outcome(&planned, arguments.json, options)?;
@@ -64,7 +68,8 @@ async fn apply_request(arguments: &RequestArgs) -> Result<ExitStatus, CommandErr
     let (request, target, config) = read_request(arguments)?;
     run_arguments.check_result_file(&[arguments.observation.replay.as_ref()], &config)?;
     if arguments.observation.replay.is_some() {
-        return apply::show_refused_recording(plan_request(arguments, request, target).await?, arguments.json);
+        let (_, planned) = plan_request(arguments, request, target).await?;
+        return apply::show_refused_recording(planned, arguments.json);
     }
     if target.config.connection.is_none() {
         return Err(unconfigured_error(&target.name).into());
@@ -92,9 +97,14 @@ fn read_request(arguments: &RequestArgs) -> Result<(ActionRequest, TargetEnviron
     Ok((request.in_environment(&target.name)?, target, config))
 }
 
-async fn plan_request(arguments: &RequestArgs, request: ActionRequest, target: TargetEnvironment) -> Result<Planned, CommandError> {
+async fn plan_request(
+    arguments: &RequestArgs,
+    request: ActionRequest,
+    target: TargetEnvironment,
+) -> Result<(EnvironmentReader, Planned), CommandError> {
     let reader = inputs::open_reader(target.name, target.config, &Display::new());
-    inputs::plan_intent(request.into(), &reader, &arguments.observation).await
+    let planned = inputs::plan_intent(request.into(), &reader, &arguments.observation).await?;
+    Ok((reader, planned))
 }
 
 fn run_arguments(arguments: &RequestArgs) -> RunArguments {

@@ -80,8 +80,18 @@ pub(super) fn resolve_declared(desired: &Desired, selection: &GuestSelection, op
 
 /// Observes and plans as `audit`, `plan` and `apply --replay` do.
 pub(super) async fn plan(source: &DesiredArgs, choice: &GuestFilterArgs, config: &ConfigSource) -> Result<Planned, CommandError> {
+    plan_with_reader(source, choice, config).await.map(|(_, planned)| planned)
+}
+
+/// The same, with the reader of the environment.
+pub(super) async fn plan_with_reader(
+    source: &DesiredArgs,
+    choice: &GuestFilterArgs,
+    config: &ConfigSource,
+) -> Result<(EnvironmentReader, Planned), CommandError> {
     let (desired, reader) = RunInputs::read(source, choice, config)?.into_reader(&Display::new());
-    plan_intent(desired.into(), &reader, &source.observation).await
+    let planned = plan_intent(desired.into(), &reader, &source.observation).await?;
+    Ok((reader, planned))
 }
 
 /// Observes and plans without recording anything.

@@ -162,7 +162,7 @@ async fn end_without_asking(arguments: &RunArguments, run: Run, stop: Option<Com
 fn end_repeated(arguments: &RunArguments, repeated: RepeatedRequest) -> Result<ExitStatus, CommandError> {
     let RepeatedRequest { key, report } = repeated;
     let run = report.run.as_str();
-    output::print_warning(&format!("run {run} executed this request with the key `{}` before; nothing is sent", key.as_str()));
+    output::print_warning(&format!("run {run} executed this request before with the same key ({}); nothing is sent", key.as_str()));
     result::write_repeated(arguments, &report)?;
     if report.end() != RunEnd::Done {
         let help = format!("to request it again, use another key; `converger explain {run}` says more about the first run");

@@ -5,8 +5,12 @@ mod evidence;
 mod reports;
 
 use std::io::{self, Write};
+use std::sync::LazyLock;
 
+use converger_core::action::CATALOGUE;
+use converger_core::approve::NeededApproval;
 use converger_core::guest::{GuestKind, Vmid};
+use converger_core::intent::{ACTIONS, REQUEST_SCHEMA};
 use converger_core::normalize::{ChangeEffect, Field, FieldRole, HotplugFeatures, TABLE as FIELDS, ValueShape};
 use converger_core::observe;
 use converger_core::refusal::TABLE as CODES;
@@ -24,6 +28,7 @@ pub(super) fn print_schema(format: SchemaFormat) -> Result<ExitStatus, CommandEr
         SchemaFormat::Observation => observation(),
         SchemaFormat::Plan => plan(),
         SchemaFormat::Result => reports::result(),
+        SchemaFormat::Actions => reports::actions(),
         SchemaFormat::History => reports::history(),
         SchemaFormat::Said => reports::hold_notice(),
         SchemaFormat::Doctor => reports::doctor_report(),
@@ -45,7 +50,8 @@ pub(super) fn print_schema(format: SchemaFormat) -> Result<ExitStatus, CommandEr
     finish_output(writeln!(io::stdout(), "{text}"), ExitStatus::Done)
 }
 
-const CHANGES: [&str; 5] = ["config.set", "reboot", "shutdown", "start", "stop"];
+/// The words of all changes.
+static CHANGES: LazyLock<Vec<&str>> = LazyLock::new(|| CATALOGUE.iter().map(|action| action.change).collect());
 const CLASSES: [&str; 3] = ["benign", "disruptive", "destructive"];
 const IMPACTS: [&str; 5] = ["none", "reload", "reboot", "stop", "data-loss"];
 const RISKS: [&str; 3] = ["low", "medium", "high"];
@@ -263,7 +269,7 @@ fn step() -> Json {
         json!({
             "change": enumeration(&CHANGES), "class": enumeration(&CLASSES), "fields": fields, "impact": enumeration(&IMPACTS),
             "precondition": object(&["status"], json!({ "status": enumeration(&["running", "stopped"]) })),
-            "reason": text(), "risk": enumeration(&RISKS), "timeout_secs": { "type": "integer", "minimum": 1 },
+            "params": { "type": "object" }, "reason": text(), "risk": enumeration(&RISKS), "timeout_secs": { "type": "integer", "minimum": 1 },
             "undo": { "type": "object" }, "wait": list(vmid()),
         }),
     )
@@ -286,6 +292,27 @@ fn plan() -> Json {
     schema
 }
 
+/// What a plan was made for.
+fn intent() -> Json {
+    let target = object(&["kind", "vmid"], json!({ "kind": enumeration(&GuestKind::WORDS), "vmid": vmid() }));
+    let actions: Vec<&str> = ACTIONS.iter().map(|action| action.name).collect();
+    let request = object(
+        &["action", "environment", "params", "schema", "target"],
+        json!({
+            "action": enumeration(&actions), "environment": text(), "params": { "type": "object" }, "schema": { "const": REQUEST_SCHEMA },
+            "target": target,
+        }),
+    );
+    object(&["digest", "kind"], json!({ "digest": digest(), "kind": enumeration(&["desired", "request"]), "request": request }))
+}
+
+/// What must be given before a step is applied.
+fn needed_approval() -> Json {
+    let approvals = [NeededApproval::Confirmation, NeededApproval::Terminal, NeededApproval::TypedName, NeededApproval::Signed];
+    let approvals = approvals.map(NeededApproval::word);
+    object(&["approval", "change", "vmid"], json!({ "approval": enumeration(&approvals), "change": enumeration(&CHANGES), "vmid": vmid() }))
+}
+
 /// The same as a part of another schema.
 fn plan_object() -> Json {
     let guest = object(
@@ -296,9 +323,9 @@ fn plan_object() -> Json {
         }),
     );
     let body = object(
-        &["catalogue_digest", "desired_digest", "environment", "guests", "observation_digest", "planner", "refusals", "rules_digest"],
+        &["catalogue_digest", "environment", "guests", "intent", "observation_digest", "planner", "refusals", "rules_digest"],
         json!({
-            "catalogue_digest": digest(), "desired_digest": digest(), "environment": text(), "guests": list(guest),
+            "catalogue_digest": digest(), "environment": text(), "guests": list(guest), "intent": intent(),
             "observation_digest": digest(), "planner": { "type": "integer" }, "refusals": refusals(), "rules_digest": digest(),
         }),
     );
@@ -320,9 +347,10 @@ fn plan_object() -> Json {
         json!({ "converged": count(), "guests": count(), "refused": count(), "steps": count(), "unmanaged": count() }),
     );
     object(
-        &["body", "digest", "judgement", "provenance", "schema", "summary"],
+        &["body", "digest", "judgement", "proposal", "provenance", "schema", "summary"],
         json!({
-            "body": body, "digest": digest(), "judgement": judgement, "notes": notes(), "provenance": enumeration(&["live", "replay"]),
+            "body": body, "digest": digest(), "judgement": judgement, "needs": list(needed_approval()),
+            "notes": notes(), "proposal": digest(), "provenance": enumeration(&["live", "replay"]),
             "schema": { "const": converger_core::artifact::PLAN_SCHEMA }, "summary": summary,
         }),
     )

@@ -5,8 +5,11 @@
 use std::fmt::Write as _;
 
 use converger_core::action::{Change, ChangeClass, ExistingSnapshot, Impact, Risk};
+use converger_core::approve::NeededApproval;
 use converger_core::audit::{self, AuditConclusion, PlanSummary};
 use converger_core::desired::{DesiredGuest, RestartPolicy};
+use converger_core::guest::GuestKind;
+use converger_core::intent::ActionRequest;
 use converger_core::observe::PendingChange;
 use converger_core::plan::{Plan, Step};
 use converger_core::policy::Limits;
@@ -91,8 +94,19 @@ fn render_header(judged: &Judged, summary: &PlanSummary, origin: &str) -> String
     let plan = judged.plan();
     let taken_at = plan.observation().taken_at.as_deref().map(|time| format!(" · read at {time}")).unwrap_or_default();
     let scope = apply_style(DIM, format!("· {} in scope{taken_at}", count_with_noun(summary.guests, "guest")));
+    let requested = plan.intent().request().map(describe_request).unwrap_or_default();
     let limits = apply_style(DIM, format!("{origin}: {}", describe_limits(judged.judgement().limits())));
-    format!("{} {scope}\n{limits}\n", apply_style(BOLD, plan.desired().environment()))
+    format!("{} {requested}{scope}\n{limits}\n", apply_style(BOLD, plan.desired().environment()))
+}
+
+/// The requested action and its target, as they are typed. The steps have the parameters.
+fn describe_request(request: &ActionRequest) -> String {
+    let target = request.target();
+    let kind = match target.kind {
+        GuestKind::Qemu => "vm",
+        GuestKind::Lxc => "ct",
+    };
+    format!("· {} {kind}/{} ", request.action().name(), target.vmid)
 }
 
 /// Built-in limits are shown like configured ones: a person may not know that there are any.
@@ -251,10 +265,14 @@ fn describe_snapshot(snapshot: &ExistingSnapshot) -> String {
 
 fn render_annotation(step: &Step, verbosity: Verbosity) -> String {
     let (impact, risk, class) = (step.impact(), step.risk(), step.class());
+    let needed = NeededApproval::of_step(step);
     if verbosity == Verbosity::Verbose {
-        return format!(" {}", apply_style(DIM, describe_classification(impact, risk, class)));
+        let classified = describe_classification(impact, risk, class);
+        return format!(" {}", apply_style(DIM, format!("{}; needs {})", classified.trim_end_matches(')'), needed.text())));
     }
-    let words = notable_words(&serialized_name(&impact), &serialized_name(&risk), &serialized_name(&class));
+    let mut words = notable_words(&serialized_name(&impact), &serialized_name(&risk), &serialized_name(&class));
+    // Every step needs a confirmation, and a command that is not confirmed says how. What it cannot get is said here.
+    words.extend((needed == NeededApproval::Signed).then(|| format!("needs {}", needed.text())));
     if words.is_empty() { String::new() } else { format!(" {}", apply_style(YELLOW, format!("({})", words.join(", ")))) }
 }
 
@@ -331,7 +349,10 @@ mod tests {
         assert!(normal.contains("\n      description: \"old\" -> \"ddd\"\n"), "{normal}");
         assert!(!normal.contains("impact") && !normal.contains("benign"), "{normal}");
         let verbose = report(&judged, ReportOptions::new(Verbosity::Verbose));
-        assert!(verbose.contains("    start: declared running, observed stopped (impact none, risk medium, benign)\n"), "{verbose}");
+        assert!(
+            verbose.contains("    start: declared running, observed stopped (impact none, risk medium, benign; needs confirmation)\n"),
+            "{verbose}"
+        );
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl ApplyFixture {
     pub(crate) fn confirm_arguments(&self) -> Vec<String> {
         let plan = self.converger(&["plan", "desired.yaml", "--json"]).output().expect("it starts");
         let plan: Value = serde_json::from_slice(&plan.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&plan.stderr)));
-        ["apply", "desired.yaml", "--confirm", plan["digest"].as_str().expect("a digest")].map(str::to_owned).into()
+        ["apply", "desired.yaml", "--confirm", plan["proposal"].as_str().expect("a digest")].map(str::to_owned).into()
     }
 
     /// Starts a confirmed apply.

@@ -142,7 +142,7 @@ fn run_deciding_commands(watched: &mut SecretFixture, config: &str) {
     run_checked(3, &["apply", "desired.yaml"]);
     run_checked(0, &["thaw", "lab"]);
     let plan: Value = serde_json::from_str(&run_checked(4, &["plan", "desired.yaml", "--json"])).expect("JSON");
-    let digest = plan["digest"].as_str().expect("a digest").to_owned();
+    let digest = plan["proposal"].as_str().expect("a digest").to_owned();
     watched.run_expecting(0, &["apply", "desired.yaml", "--config", config, "--confirm", &digest]);
     let list = watched.run_expecting(0, &["ops", "list", "lab", "--json", "--config", config]);
     let operation: Value = serde_json::from_str(list.lines().next().expect("an operation")).expect("JSON");
@@ -225,7 +225,7 @@ fn c9_secret_echoed_by_a_server_is_redacted() {
             let mut watched =
                 SecretFixture::new(&format!("faults:\n  requests: [{{ path: {path}, twist: {{ instead: {{ {answer} }} }} }}]\n"));
             let plan = watched.run(&["plan", "desired.yaml", "--json"]);
-            let digest = serde_json::from_str::<Value>(&plan.out).ok().and_then(|plan| plan["digest"].as_str().map(str::to_owned));
+            let digest = serde_json::from_str::<Value>(&plan.out).ok().and_then(|plan| plan["proposal"].as_str().map(str::to_owned));
             let confirm = digest.unwrap_or_else(|| format!("sha256:{}", "0".repeat(64)));
             watched.run(&["apply", "desired.yaml", "--confirm", &confirm]);
             watched.run(&["doctor", "--json"]);

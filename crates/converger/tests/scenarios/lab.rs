@@ -73,14 +73,17 @@ impl ScenarioLab {
 
     /// The true state of a guest, in one line.
     pub(crate) fn describe_guest(&self, vmid: u32) -> String {
-        let Some(truth) = self.world.lock().guest_truth(vmid) else { return format!("{vmid}: there is no such guest") };
+        let truth = self.world.lock().guest_truth(vmid);
+        let Some(truth) = truth else { return format!("{vmid}: there is no such guest") };
         let is_shown = |key: &&String| !["meta", "smbios1", "vmgenid", "digest"].contains(&key.as_str());
         // Every guest without disk and network card has one blank there.
         let is_shown = |key: &&String| is_shown(key) && (*key != "boot" || truth.config[*key] != " ");
         let config: Vec<String> = truth.config.keys().filter(is_shown).map(|key| format!("{key}: {}", truth.config[key])).collect();
         let pending: Vec<String> = truth.pending.iter().map(|(key, value)| format!("; pending {key}: {value}")).collect();
         let state = truth.process.as_deref().unwrap_or("stopped");
-        format!("{vmid} on {} is {state} ({}{})", truth.node, config.join("; "), pending.concat())
+        let snapshots: Vec<String> = self.world.lock().snapshot_truths(vmid).map(|snapshot| snapshot.name).collect();
+        let snapshots = if snapshots.is_empty() { String::new() } else { format!("; snapshots: {}", snapshots.join(", ")) };
+        format!("{vmid} on {} is {state} ({}{}{snapshots})", truth.node, config.join("; "), pending.concat())
     }
 
     /// Lets time pass in the world.

@@ -92,12 +92,21 @@ impl StageResources {
 }
 
 impl<'s> ScenarioStage<'s> {
-    pub(crate) fn start(scenario: &Scenario, surroundings: &'s ProgramVariables, commands: &str) -> Result<Self, String> {
+    /// Starts the labs of a scenario, the first one with this release of Proxmox VE if one is given.
+    pub(crate) fn start(
+        scenario: &Scenario,
+        surroundings: &'s ProgramVariables,
+        commands: &str,
+        flavour: Option<u8>,
+    ) -> Result<Self, String> {
         let hook = Arc::new(RequestHook::default());
         let clock = lab::parse_clock(commands.lines().find_map(|line| line.strip_prefix("@clock ")))?;
         let worlds = [("", "lab.yaml"), ("other:", "other-lab.yaml")];
         let worlds = worlds.into_iter().filter_map(|(prefix, file)| Some((prefix, file, scenario.read(file)?)));
-        let start = |(prefix, file, text): (&'static str, &str, String)| {
+        let start = |(prefix, file, mut text): (&'static str, &str, String)| {
+            if let Some(flavour) = flavour.filter(|_| prefix.is_empty()) {
+                text.insert_str(0, &format!("flavour: {flavour}\n"));
+            }
             let watcher = prefix.is_empty().then(|| hook.watcher());
             ScenarioLab::start(prefix, &text, clock, watcher).map_err(|fault| format!("{file}: {fault}"))
         };
@@ -122,7 +131,7 @@ impl<'s> ScenarioStage<'s> {
         secrets.push(String::from_utf8_lossy(&secret).trim().to_owned());
         secrets.retain(|secret| !secret.is_empty());
         let volatile = VolatileValues::new(volatile_values(&labs, directory.path()), files.into_values().collect());
-        let applies = commands.lines().any(|line| line.split(' ').any(|word| matches!(word, "apply" | "ledger" | "verify")));
+        let applies = commands.lines().any(|line| line.split(' ').any(|word| matches!(word, "apply" | "action" | "ledger" | "verify")));
         let has_clock = commands.lines().any(|line| line.split(' ').any(|word| word == "clock"));
         let props =
             StageResources { clock: if has_clock { Some(Arc::new(ShiftedClock::new()?)) } else { None }, ..StageResources::default() };
@@ -185,7 +194,7 @@ impl<'s> ScenarioStage<'s> {
             faults.push(format!("what was to happen while `{}` runs did not", arguments.join(" ")));
         }
         let requests: Vec<RequestRecord> = self.labs.iter_mut().flat_map(ScenarioLab::requests).collect();
-        let verb = arguments.first().map_or("", String::as_str);
+        let verb = name_verb(arguments);
         let mut written = self.all_files();
         written.retain(|name, bytes| before.get(name) != Some(bytes));
         faults.extend(find_forbidden_effects(verb, &requests, &written));
@@ -228,11 +237,11 @@ impl<'s> ScenarioStage<'s> {
         program
     }
 
-    /// Fills the placeholders of a line: the digest of the last written plan, and known runs.
+    /// Fills the placeholders of a line: the digest that confirms the last written plan, and known runs.
     fn fill_arguments(&self, arguments: &[String]) -> Vec<String> {
         let plan = fs::read(self.directory.path().join("plan.json")).unwrap_or_default();
         let plan: serde_json::Value = serde_json::from_slice(&plan).unwrap_or_default();
-        let digest = plan["digest"].as_str().unwrap_or("{digest}");
+        let digest = plan["proposal"].as_str().unwrap_or("{digest}");
         arguments.iter().map(|argument| self.volatile.fill_argument(&argument.replace("{digest}", digest))).collect()
     }
 
@@ -271,6 +280,8 @@ fn volatile_values(labs: &[ScenarioLab], directory: &Path) -> Vec<(String, Strin
     // The person who runs the tests appears under these names.
     let own = Command::new("id").arg("-un").output().map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
     let own = own.unwrap_or_default();
+    let uid = Command::new("id").arg("-u").output().map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    known.push((format!("cli:{}:", uid.unwrap_or_default()), "cli:<user>:".into()));
     known.extend([USER, "bob"].map(|user| (format!("{own}(as {user})@{}", host.trim()), format!("{user}@<here>"))));
     known.extend([USER, "bob"].map(|user| (format!("{user}@{}", host.trim()), format!("{user}@<here>"))));
     known
@@ -315,6 +326,15 @@ fn find_leaks(secrets: &[String], transcript: &str, written: &BTreeMap<String, V
     let outputs = written.chain([("what it said", transcript.into())]);
     let leaks = outputs.filter(|(_, text)| secrets.iter().any(|secret| text.contains(secret.as_str())));
     leaks.map(|(source, _)| format!("the secret of a token is in {source}")).collect()
+}
+
+/// The command, for checks. A requested action is applied like a declared state, unless only its plan is shown.
+fn name_verb(arguments: &[String]) -> &str {
+    match arguments.first().map_or("", String::as_str) {
+        "action" if arguments.iter().any(|argument| argument == "--plan") => "plan",
+        "action" => "apply",
+        verb => verb,
+    }
 }
 
 /// What no command that reads may do: send anything but reads (G4, G5), and for an audit or a list of guests, leave anything behind.

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use converger_core::action::{Action, ApprovalNeed, CATALOGUE, ChangeClass};
+use converger_core::action::{Action, CATALOGUE};
+use converger_core::approve::NeededApproval;
 use converger_core::guest::GuestKind;
 use converger_core::intent::{ACTIONS, ActionParameter, ActionSpec, find_action, unknown_action};
 use converger_core::normalize::{FieldRole, TABLE};
@@ -50,6 +51,7 @@ fn action_json(spec: &ActionSpec) -> Json {
         action["impact"] = json!(impact);
         action["risk"] = json!(risk);
         action["undo"] = json!(row.undo());
+        action["needs"] = json!(NeededApproval::of(row, *class, *impact).word());
     }
     if spec.takes_fields() {
         action["fields"] = GuestKind::ALL.into_iter().map(|kind| (kind.word().to_owned(), json!(field_names(kind)))).collect();
@@ -98,16 +100,8 @@ fn describe_row(spec: &ActionSpec) -> String {
     let Some(row) = find_row(spec) else { return String::new() };
     let classified = render::describe_classification(row.impact, row.risk, row.class);
     let undo = row.undo().unwrap_or("none");
-    format!("{}; needs {}; undo: {undo}", classified.trim_matches(['(', ')']), describe_need(row))
-}
-
-/// What an action needs before it is applied.
-fn describe_need(row: &Action) -> &'static str {
-    match (row.approvals, row.class) {
-        (ApprovalNeed::OneSigned, _) => "one signed approval",
-        (ApprovalNeed::One, _) | (ApprovalNeed::None, ChangeClass::Disruptive | ChangeClass::Destructive) => "confirmation at a terminal",
-        (ApprovalNeed::None, ChangeClass::Benign) => "confirmation",
-    }
+    let needed = NeededApproval::of(row, row.class, row.impact).text();
+    format!("{}; needs {needed}; undo: {undo}", classified.trim_matches(['(', ')']))
 }
 
 /// One action with all its parameters.

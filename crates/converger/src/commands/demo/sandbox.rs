@@ -170,7 +170,7 @@ impl DemoSandbox {
             serde_json::from_slice(&plan).map_err(|error| CommandError::failure(format!("plan.json is not JSON: {error}")))?;
         let guests = plan["body"]["guests"].as_array().into_iter().flatten();
         let steps: usize = guests.map(|guest| guest["steps"].as_array().map_or(0, Vec::len)).sum();
-        Ok((plan["digest"].as_str().unwrap_or_default().to_owned(), u64::try_from(steps).unwrap_or(u64::MAX)))
+        Ok((plan["proposal"].as_str().unwrap_or_default().to_owned(), u64::try_from(steps).unwrap_or(u64::MAX)))
     }
 
     /// Every change request that the lab received.

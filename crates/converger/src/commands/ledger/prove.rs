@@ -1,4 +1,4 @@
-//! Receipts of one entry, or of an operation with the entries that admitted it. Each can be verified on its own.
+//! Receipts of one entry, of the plan of a run, or of an operation with the entries that admitted it. Each can be verified on its own.
 
 use converger_core::apply::{JournalRecord, OperationId, RunId};
 use converger_core::artifact::Digest;
@@ -14,8 +14,25 @@ use super::{SignedLedger, broken};
 pub(super) fn prove(reader: &LedgerReader, signed: &SignedLedger, what: &str) -> Result<(String, String), CommandError> {
     match what.parse::<u64>() {
         Ok(index) => Ok((format!("entry {index}"), prove_entry(reader, signed, index)?)),
-        Err(_) => prove_operation(reader, signed, what),
+        Err(_) => match find_plan_entry(reader, signed.checkpoint.size, what)? {
+            Some(index) => Ok((format!("entry {index}, the plan of run {what}"), prove_entry(reader, signed, index)?)),
+            None => prove_operation(reader, signed, what),
+        },
     }
+}
+
+/// The entry with the plan of a run, if this is the id of one.
+fn find_plan_entry(reader: &LedgerReader, size: u64, what: &str) -> Result<Option<u64>, CommandError> {
+    let mut found = None;
+    reader.for_each_entry::<CommandError>(0, size, |index, bytes| {
+        // Entries that do not contain the id are not parsed.
+        if found.is_none() && bytes.windows(what.len().max(1)).any(|part| part == what.as_bytes()) {
+            let entry = reader.parse_entry(index, bytes)?;
+            found = matches!(&entry, LedgerEntry::PlanMade { run, .. } if run.as_str() == what).then_some(index);
+        }
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 fn prove_entry(reader: &LedgerReader, signed: &SignedLedger, index: u64) -> Result<String, CommandError> {

@@ -6,7 +6,8 @@ use std::thread;
 
 use converger_core::approve::Confirmation;
 use converger_core::artifact::Digest;
-use converger_core::guest::Vmid;
+use converger_core::guest::{RunState, Vmid};
+use converger_core::safety::JudgedVerdict;
 use converger_engine::executor::RunSignal;
 use converger_runtime::run::GoingDown;
 use converger_runtime::{Environment, Question, Run};
@@ -72,8 +73,14 @@ pub(super) async fn request_confirmation(arguments: &RunArguments, run: &Run, en
         None => return Ok(Answer::declined(by, UNANSWERED.to_owned())),
     }
     let mut names = Vec::new();
-    for GoingDown { name, .. } in going_down {
-        let question = format!("This stops {}. Type its name: ", apply_style(render::BOLD, quote_untrusted(&name)));
+    for GoingDown { vmid, name } in going_down {
+        let shown = apply_style(render::BOLD, quote_untrusted(&name));
+        // A guest that is moved offline does not run; it cannot be started meanwhile.
+        let question = if stops_guest(run, vmid) {
+            format!("This stops {shown}. Type its name: ")
+        } else {
+            format!("{shown} cannot run meanwhile. Type its name: ")
+        };
         match person.ask(&question).await? {
             // Each name is compared with its own question: two swapped names confirm nothing.
             Some(typed) if *typed == *name => names.push(typed.into()),
@@ -82,6 +89,16 @@ pub(super) async fn request_confirmation(arguments: &RunArguments, run: &Run, en
         }
     }
     Ok(Answer::new(Confirmation::Typed { by, names }))
+}
+
+/// Whether a step of this guest ends with it stopped.
+fn stops_guest(run: &Run, vmid: Vmid) -> bool {
+    run.planned().judged.guests().any(|(guest, verdict)| match verdict {
+        JudgedVerdict::Steps(steps) if guest.vmid == vmid => {
+            steps.iter().any(|step| step.change.resulting_state() == Some(RunState::Stopped))
+        }
+        _ => false,
+    })
 }
 
 const UNANSWERED: &str = "there was no answer; nothing was sent";

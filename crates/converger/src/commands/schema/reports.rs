@@ -8,12 +8,13 @@ use converger_core::guest::GuestKind;
 use converger_core::normalize::Field;
 use converger_core::refusal::TABLE as CODES;
 use converger_core::status::RunEnd;
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 
 use super::{
     CHANGES, CLASSES, IMPACTS, RISKS, add_header, changed_field, code_word, digest, enumeration, identity, list, notes, object, or_null,
     refusal, refusals, text, vmid,
 };
+use crate::commands::action::catalogue::SCHEMA as ACTION_LIST_SCHEMA;
 
 pub(super) fn timestamp() -> Json {
     json!({ "type": "string", "pattern": "^\\d{4}-\\d{2}-\\d{2}T\\d{2}:\\d{2}:\\d{2}Z$" })
@@ -61,12 +62,32 @@ pub(super) fn result() -> Json {
         &["at_once", "end", "environment", "left_out", "plan", "recovered", "refused", "run", "schema", "steps"],
         json!({
             "at_once": object(&["overall", "per_node"], json!({ "overall": count(), "per_node": count() })),
-            "end": enumeration(&RunEnd::ALL.map(RunEnd::word)), "environment": text(), "left_out": count(), "plan": digest(), "recovered": list(step.clone()),
+            "end": enumeration(&RunEnd::ALL.map(RunEnd::word)), "environment": text(), "left_out": count(), "plan": digest(), "recovered": list(step.clone()), "repeated": { "const": true },
             "refused": list(object(&["guest", "refusal"], json!({ "guest": or_null(vmid()), "refusal": refusal() }))), "run": text(),
             "schema": { "const": "converger.result/1" }, "steps": list(step),
         }),
     );
     add_header(&mut schema, "The outcome of every step of an apply (result.json)");
+    schema
+}
+
+/// `action list --json`.
+pub(super) fn actions() -> Json {
+    let parameter = object(
+        &["choices", "help", "name", "required", "value"],
+        json!({ "choices": list(text()), "help": text(), "name": text(), "required": flag(), "value": text() }),
+    );
+    let fields: Map<String, Json> = GuestKind::WORDS.iter().map(|kind| ((*kind).to_owned(), list(enumeration(&Field::WORDS)))).collect();
+    let action = object(
+        &["action", "approvals", "class", "help", "impact", "parameters", "risk", "undo"],
+        json!({
+            "action": text(), "approvals": enumeration(&["none", "one", "one-signed"]), "class": enumeration(&CLASSES),
+            "fields": { "type": "object", "additionalProperties": false, "properties": fields }, "help": text(), "impact": enumeration(&IMPACTS),
+            "needs": text(), "parameters": list(parameter), "risk": enumeration(&RISKS), "undo": or_null(enumeration(&CHANGES)),
+        }),
+    );
+    let mut schema = object(&["actions", "schema"], json!({ "actions": list(action), "schema": { "const": ACTION_LIST_SCHEMA } }));
+    add_header(&mut schema, "The actions that can be requested (action list --json)");
     schema
 }
 
