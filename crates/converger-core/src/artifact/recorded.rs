@@ -140,10 +140,12 @@ impl RecordedPlan {
         self.guests.iter().flat_map(|(vmid, row)| row.codes.iter().map(|code| (*vmid, code.as_str()))).collect()
     }
 
-    /// The plan with only what a person decides on: the guests that have steps.
-    fn to_proposed(&self) -> Self {
+    /// The plan with only what a person decides on: the guests that have steps in it or in `other`. A guest that has steps in one of them keeps
+    /// its row in both, so that one without steps any more is not mistaken for one that was left out.
+    fn to_proposed(&self, other: &Self) -> Self {
+        let has_steps = |plan: &Self, vmid: &u64| plan.guests.get(vmid).is_some_and(|guest| guest.verdict == "steps");
         let mut proposed = self.clone();
-        proposed.guests.retain(|_, guest| guest.verdict == "steps");
+        proposed.guests.retain(|vmid, _| has_steps(self, vmid) || has_steps(other, vmid));
         proposed
     }
 
@@ -153,7 +155,7 @@ impl RecordedPlan {
         if self.epoch != now.epoch {
             return Some(Refusal::plan_of_other_epoch(self.epoch, now.epoch));
         }
-        let mut differences = self.to_proposed().differences(&now.to_proposed(), omission);
+        let mut differences = self.to_proposed(now).differences(&now.to_proposed(self), omission);
         if self.cluster != now.cluster {
             differences.push(format!("cluster: then {}, now {}", self.cluster, now.cluster));
         }
@@ -289,6 +291,22 @@ mod tests {
 
     fn differences(then: &Value, now: &Value, omission: GuestOmission) -> Vec<String> {
         RecordedPlan::from_body(then).differences(&RecordedPlan::from_body(now), omission)
+    }
+
+    /// `--only` may leave guests out, but a guest in scope that has no steps any more was not left out.
+    #[test]
+    fn g15_guest_without_steps_any_more_is_not_left_out() {
+        let start = json!([{ "change": "start" }]);
+        let then = RecordedPlan::from_body(&plan_body(&[guest_row(100, &start), guest_row(101, &start)]));
+        let mut converged = guest_row(101, &json!(null));
+        converged["verdict"] = json!("converged");
+        let now = RecordedPlan::from_body(&plan_body(&[guest_row(100, &start), converged]));
+        for omission in [GuestOmission::Allowed, GuestOmission::Forbidden] {
+            let refusal = then.stale_refusal(&now, omission).map(|refusal| format!("{:?}", refusal.evidence()));
+            assert!(refusal.is_some_and(|evidence| evidence.contains("101: then start on web, now web converged")));
+        }
+        let narrowed = RecordedPlan::from_body(&plan_body(&[guest_row(100, &start)]));
+        assert!(then.stale_refusal(&narrowed, GuestOmission::Allowed).is_none());
     }
 
     #[test]

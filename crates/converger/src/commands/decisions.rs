@@ -51,6 +51,8 @@ pub(super) use source::{DecisionLocation, DecisionSource};
 pub(super) struct RunDecision {
     pub(super) run: RunStart,
     pub(super) decision: Decision,
+    /// The digest of what a person confirms. Plans with other observations can have the same one.
+    proposal: Digest,
     /// The ledger entry of its plan.
     pub(super) index: u64,
     /// Each recorded answer to whether it may be applied.
@@ -100,11 +102,11 @@ impl DecisionIndex {
         }
         match entry {
             LedgerEntry::RunStarted { run, inputs } => drop(self.started.insert(run.id.clone(), (run, inputs, None))),
-            LedgerEntry::PlanMade { run, plan, judgement, .. } => {
+            LedgerEntry::PlanMade { run, plan, judgement, proposal, .. } => {
                 if let Some((run, inputs, decision_index)) = self.started.get_mut(&run) {
                     *decision_index = Some(self.decisions.len());
                     let decision = Decision { inputs: inputs.clone(), plan, judgement };
-                    self.decisions.push(RunDecision { run: run.clone(), decision, index, admissions: Vec::new() });
+                    self.decisions.push(RunDecision { run: run.clone(), decision, proposal, index, admissions: Vec::new() });
                 }
             }
             LedgerEntry::RunEnded { run, .. } => drop(self.started.remove(&run)),

@@ -1,4 +1,4 @@
-//! Names of recorded plans on a command line: the id of a run, a digest, or the first digits of a digest.
+//! Names of recorded plans on a command line: the id of a run, the digest of a plan or of its proposal, or the first digits of one.
 
 use converger_core::apply::RunId;
 use converger_core::artifact::Digest;
@@ -33,6 +33,16 @@ impl DigestPrefix {
         self.0.len() < DIGEST_DIGITS
     }
 
+    /// Whether a decision has this digest: that of its plan, or of its proposal, which is the one that commands show.
+    fn names(&self, run_decision: &RunDecision) -> bool {
+        self.matches(run_decision.decision.plan) || self.matches(run_decision.proposal)
+    }
+
+    /// Whether it stands for both decisions at once: they have the same plan, or the named proposal.
+    fn names_both(&self, one: &RunDecision, other: &RunDecision) -> bool {
+        one.decision.plan == other.decision.plan || (one.proposal == other.proposal && self.matches(one.proposal))
+    }
+
     fn matches(&self, digest: Digest) -> bool {
         digest.to_string().strip_prefix("sha256:").is_some_and(|digits| digits.starts_with(&self.0))
     }
@@ -53,12 +63,12 @@ impl DecisionIndex {
             return Ok(Some(run_decision));
         }
         let Some(prefix) = DigestPrefix::parse(name) else { return Ok(None) };
-        let is_meant = |run_decision: &&RunDecision| prefix.matches(run_decision.decision.plan);
+        let is_meant = |run_decision: &&RunDecision| prefix.names(run_decision);
         let Some(last) = self.decisions.iter().rfind(is_meant) else { return Ok(None) };
-        if self.decisions.iter().filter(is_meant).all(|run_decision| run_decision.decision.plan == last.decision.plan) {
+        if self.decisions.iter().filter(is_meant).all(|run_decision| prefix.names_both(run_decision, last)) {
             return Ok(Some(last));
         }
-        let candidates = self.recent_plans(|run_decision| prefix.matches(run_decision.decision.plan));
+        let candidates = self.recent_plans(|run_decision| prefix.names(run_decision));
         let count = candidates.len();
         let listed = list_candidates(&candidates, |digest| digest.to_string());
         Err(CommandError::input_error(format!("`{name}` is the start of {count} recorded plans"))
@@ -92,8 +102,8 @@ impl DecisionIndex {
         if name == selected.run.id.as_str() {
             return Vec::new();
         }
-        let is_other =
-            |run_decision: &&RunDecision| run_decision.decision.plan == selected.decision.plan && run_decision.run.id != selected.run.id;
+        let Some(prefix) = DigestPrefix::parse(name) else { return Vec::new() };
+        let is_other = |run_decision: &&RunDecision| prefix.names_both(run_decision, selected) && run_decision.run.id != selected.run.id;
         self.decisions.iter().filter(is_other).map(|run_decision| run_decision.run.id.clone()).collect()
     }
 
@@ -132,14 +142,16 @@ mod tests {
         Digest::parse(&format!("sha256:{start:0<64}")).expect("a digest")
     }
 
-    fn index(decisions: &[(&str, &str)]) -> DecisionIndex {
-        let made = decisions.iter().map(|(run, start)| {
+    /// Decisions of these runs, with the starts of their plans and proposals.
+    fn index(decisions: &[(&str, &str, &str)]) -> DecisionIndex {
+        let made = decisions.iter().map(|(run, start, proposal)| {
             let any = digest("0");
             let inputs =
                 DecisionInputs { program: "1".into(), planner: 1, config: any, intent: any, observation: any, rules: any, catalogue: any };
             let (id, environment) = (RunId::new(run).expect("a run"), EnvironmentName::new("lab").expect("a name"));
             let run = RunStart { id, environment, plan: digest(start), by: "ann".into(), at_ms: 0, boot: None };
-            RunDecision { run, decision: Decision { inputs, plan: digest(start), judgement: any }, index: 0, admissions: Vec::new() }
+            let decision = Decision { inputs, plan: digest(start), judgement: any };
+            RunDecision { run, decision, proposal: digest(proposal), index: 0, admissions: Vec::new() }
         });
         DecisionIndex { decisions: made.collect(), ..DecisionIndex::default() }
     }
@@ -151,7 +163,11 @@ mod tests {
 
     #[test]
     fn a_plan_is_found_by_six_digits_or_more_with_or_without_sha256() {
-        let index = index(&[("6afb4282-98434845", "abcdef01"), ("6afb4282-98434846", "abcdef01"), ("6afb4282-98434847", "123456")]);
+        let index = index(&[
+            ("6afb4282-98434845", "abcdef01", "aaaaaa01"),
+            ("6afb4282-98434846", "abcdef01", "aaaaaa01"),
+            ("6afb4282-98434847", "123456", "aaaaaa02"),
+        ]);
         let last = Some("6afb4282-98434846".to_owned());
         for name in ["abcdef", "sha256:abcdef", "abcdef01", &digest("abcdef01").to_string(), &digest("abcdef01").to_string()[7..]] {
             assert_eq!(found(&index, name), last, "{name}");
@@ -164,9 +180,23 @@ mod tests {
         assert!(index.other_runs("6afb4282-98434846", &index.decisions[1]).is_empty());
     }
 
+    /// Commands show the digest of the proposal, which plans on different observations share.
+    #[test]
+    fn a_plan_is_found_by_its_proposal() {
+        let index = index(&[
+            ("6afb4282-98434845", "abcdef01", "aaaaaa01"),
+            ("6afb4282-98434846", "abcdef02", "aaaaaa01"),
+            ("6afb4282-98434847", "123456", "aaaaaa02"),
+        ]);
+        assert_eq!(found(&index, "aaaaaa01"), Some("6afb4282-98434846".to_owned()));
+        assert_eq!(index.other_runs("aaaaaa01", &index.decisions[1]), [RunId::new("6afb4282-98434845").expect("a run")]);
+        assert!(index.other_runs("abcdef02", &index.decisions[1]).is_empty());
+        assert!(index.find_decision("aaaaaa").is_err());
+    }
+
     #[test]
     fn an_ambiguous_prefix_is_refused_with_the_candidates() {
-        let index = index(&[("6afb4282-98434845", "abcdef01"), ("6afb4282-98434846", "abcdef02")]);
+        let index = index(&[("6afb4282-98434845", "abcdef01", "aaaaaa01"), ("6afb4282-98434846", "abcdef02", "aaaaaa02")]);
         let error = index.find_decision("abcdef").err().expect("refused");
         assert_eq!(error.message_text(), "`abcdef` is the start of 2 recorded plans");
         let help = error.remedy().expect("help");
@@ -178,7 +208,7 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_refused_with_the_last_plans() {
-        let error = index(&[("6afb4282-98434845", "abcdef01")]).require_decision("feed01").err().expect("refused");
+        let error = index(&[("6afb4282-98434845", "abcdef01", "aaaaaa01")]).require_decision("feed01").err().expect("refused");
         assert_eq!(error.message_text(), "the ledger has no plan and no run `feed01`");
         assert!(error.remedy().is_some_and(|help| help.contains("sha256:abcdef010000 of run 6afb4282-98434845")));
         let error = DecisionIndex::default().require_decision("feed01").err().expect("refused");
