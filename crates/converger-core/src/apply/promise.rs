@@ -105,8 +105,8 @@ fn restart_fields(operation: &Operation) -> &[RestartField] {
 /// Whether executing the change twice has the same result as once, so that the promise alone shows whether it is done.
 ///
 /// A reboot is not idempotent: it leaves the guest as it found it, so a second reboot looks like the first. Neither is a rollback to the
-/// snapshot that the guest continued from already. A new guest may be somebody else's with the same id and name; only the task shows whose
-/// it is.
+/// snapshot that the guest continued from already. Someone else may have made a guest with the id and name of a clone: only the task shows
+/// whose it is.
 #[must_use]
 pub fn is_idempotent(change: &Change) -> bool {
     match change {

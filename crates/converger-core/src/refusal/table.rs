@@ -75,8 +75,8 @@ pub static TABLE: [RefusalEntry; 59] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "the guest does not exist",
-        "The list of guests is complete and the declared id is not in it. This program never creates a missing guest.",
-        "Restore or create the guest, or remove it from the declared state.",
+        "The list of guests is complete and the id is not in it. A missing guest is not made unless a person requests it.",
+        "Check the id. Restore or create the guest, or remove it from the declared state.",
     ),
     entry(
         RefusalCode::KindMismatch,
@@ -84,8 +84,8 @@ pub static TABLE: [RefusalEntry; 59] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "the guest is of a different kind",
-        "A container was declared and the guest with this id is a virtual machine, or the other way round: the id was reused, or the declaration is wrong.",
-        "Correct `kind` or `vmid` in the declared state.",
+        "A container was declared or requested and the guest with this id is a virtual machine, or the other way round: the id was reused, or the kind is wrong.",
+        "Correct the kind or the id in the declared state or in the request (`vm/ID`, `ct/ID`).",
     ),
     entry(
         RefusalCode::NameMismatch,
@@ -148,7 +148,7 @@ pub static TABLE: [RefusalEntry; 59] = [
         RefusalReach::Guest,
         "the guest is a template",
         "A template does not run, and changing it would change every guest that is cloned from it later.",
-        "Remove it from the declared state, or change the template in Proxmox.",
+        "Remove it from the declared state, request the action on another guest, or change the template in Proxmox.",
     ),
     entry(
         RefusalCode::HaOwned,
@@ -157,7 +157,7 @@ pub static TABLE: [RefusalEntry; 59] = [
         RefusalReach::Guest,
         "high availability owns the guest",
         "The high-availability manager keeps this guest in its configured state, and would undo or overtake a power change. While it moves or recovers the guest, nothing else is done to it.",
-        "If it is being moved, wait until that ends. Otherwise change its state in high availability, or leave `state` and `restart` out of the declared state.",
+        "If it is being moved, wait until that ends. Otherwise change its state or node through high availability (`ha-manager`), or leave `state` and `restart` out of the declared state.",
     ),
     entry(
         RefusalCode::GuestHeld,
@@ -174,7 +174,7 @@ pub static TABLE: [RefusalEntry; 59] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "pending changes of another author wait for the next start",
-        "A power change or a config write would apply them too, and the declared state does not ask for that.",
+        "A power change or a config write would apply them too, and neither the declared state nor the request asks for that.",
         "Apply or revert the pending changes in the evidence, or declare those keys.",
     ),
     entry(
@@ -183,8 +183,8 @@ pub static TABLE: [RefusalEntry; 59] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "Proxmox does not accept this change",
-        "The declared values do not match the guest, so the write would fail or have a different effect.",
-        "Declare a value that fits, or declare the other field too.",
+        "The declared or requested change does not fit the guest, so it would fail or have a different effect.",
+        "Declare a value that fits, or declare the other field too; the evidence says what does not fit.",
     ),
     entry(
         RefusalCode::ProtectedGuest,
@@ -247,7 +247,7 @@ pub static TABLE: [RefusalEntry; 59] = [
         RefusalReach::Run,
         "the plan changes more guests than one run may",
         "A run that changes many guests at once is more often a mistake than an intention.",
-        "Narrow the declared state, or raise `guests` under `[limits]` in converger.toml.",
+        "Narrow the run with `--only`, or raise `guests` under `[limits]` in converger.toml.",
     ),
     entry(
         RefusalCode::LimitPercent,
@@ -256,7 +256,7 @@ pub static TABLE: [RefusalEntry; 59] = [
         RefusalReach::Run,
         "the plan changes a larger part of the scope than one run may",
         "When many managed guests differ at once, the observation is often wrong.",
-        "Narrow the declared state, or raise `percent` under `[limits]` in converger.toml.",
+        "Check the observation. If it is right, apply to one guest at a time with `--only`, or raise `percent` under `[limits]` in converger.toml.",
     ),
     entry(
         RefusalCode::LimitStops,
@@ -300,7 +300,7 @@ pub static TABLE: [RefusalEntry; 59] = [
         RefusalStage::Apply,
         RefusalReach::Guest,
         "the guest has changed since it was planned",
-        "Each step is checked again right before it is sent, and a saved plan is planned again. The run-state, a value or the guest itself differs now from what the plan was made from, or Proxmox found that the config has changed. A plan that was saved with `--only` must be applied with the same `--only`.",
+        "Each step is checked again right before it is sent, and a saved plan is planned again. The run-state, a value or the guest itself differs now from what the plan was made from, or Proxmox found that the config has changed. A plan that was saved with `--only` must be applied with the same `--only`. After a restore or resync of the state directory, every plan that was made before is void.",
         "Plan again: the new plan starts from what the guest is now.",
     ),
     entry(
@@ -408,7 +408,7 @@ pub static TABLE: [RefusalEntry; 59] = [
         RefusalStage::Apply,
         RefusalReach::Run,
         "the store has operations in flight or held",
-        "`converger store restore` replaces the store by an older one, which does not know these operations: nobody would recover them, and another operation could start on their guests. Operations in flight in the backup itself stay in flight; the next apply recovers them by reading.",
+        "`converger store restore` replaces the store by an older one, which does not know these operations: they would never be recovered, and another operation could start on their guests. Operations in flight in the backup itself stay in flight; the next apply recovers them by reading.",
         "Run `converger apply`, which recovers operations in flight, settle held ones with `converger ops resolve`, then restore.",
     ),
     entry(
@@ -436,7 +436,7 @@ pub static TABLE: [RefusalEntry; 59] = [
         RefusalReach::Guest,
         "the guest has no snapshot of this name",
         "The snapshots of the guest were read, and none has this name.",
-        "Check the name: `converger observe` with the guest's id shows its snapshots, and the evidence lists them.",
+        "Check the name: the evidence lists the snapshots of the guest.",
     ),
     entry(
         RefusalCode::SnapshotUnfinished,
@@ -454,7 +454,7 @@ pub static TABLE: [RefusalEntry; 59] = [
         RefusalReach::Guest,
         "the memory in the snapshot may not fit the CPU of this node",
         "The snapshot contains the memory of a guest that used the features of its node's CPU. Nodes of this cluster have different CPUs, or their CPUs were not read, and Proxmox does not record on which node the snapshot was made. Resumed on another CPU, the guest may crash.",
-        "Roll back by hand on the node where the snapshot was made, or use a snapshot without memory.",
+        "Roll back in Proxmox, on the node where the snapshot was made, or use a snapshot without memory.",
     ),
     entry(
         RefusalCode::RamStateUnavailable,
@@ -481,7 +481,7 @@ pub static TABLE: [RefusalEntry; 59] = [
         RefusalReach::Guest,
         "the guest has no such disk, or its size is unknown",
         "The config of the guest was read. It has no disk with this key, the key is a drive for media, or its size is not in the config.",
-        "Check the key of the disk with `converger observe`; the evidence lists the disks.",
+        "Check the key: the evidence lists the disks of the guest.",
     ),
     entry(
         RefusalCode::DiskShrink,
@@ -570,7 +570,7 @@ pub static TABLE: [RefusalEntry; 59] = [
         RefusalStage::Apply,
         RefusalReach::Run,
         "the idempotency key belongs to another request",
-        "A key stands for one request for ever, so that a repeated request cannot have a second effect. This key was used for a request with other parameters.",
+        "A key stands for one request forever, so that a repeated request cannot have a second effect. This key was used for a request with other parameters.",
         "Use a new key for a new request.",
     ),
 ];
