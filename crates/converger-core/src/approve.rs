@@ -1,7 +1,7 @@
 //! Decides whether a judged plan may be applied now, and who approved it. This is the last check before the engine.
 //!
 //! Only [`admit`] makes an [`ApprovedPlan`] from a [`SafePlan`], and the engine accepts nothing else. So far an environment is operated by
-//! one person: what they type at a terminal is the approval, and the full digest of a plan, as given by a script, covers benign steps only.
+//! one person: what they type at a terminal is the approval, and the full digest of a proposal, as given by a script, covers benign steps only.
 //! A plan that needs more is refused with `approval-missing`.
 //!
 //! Must not read a terminal or a clock; callers pass in what was typed, by whom, and the time. Limits and guarantees are judged before

@@ -19,7 +19,7 @@ use crate::safety::Judged;
 pub struct DecisionRecord {
     /// The digests of its inputs.
     pub inputs: DecisionInputs,
-    /// The digest of the plan body, which an approval covers.
+    /// The digest of the plan body. Approvals bind the digest of the proposal.
     pub plan: Digest,
     /// The digest of the proposal.
     pub proposal: Digest,

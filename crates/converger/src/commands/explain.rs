@@ -139,7 +139,7 @@ const STEP_TERMS: [(&str, &str, &str); 11] = [
     ("risk", "low", "only text for people changes, such as a description"),
     ("risk", "medium", "it can fail, or have consequences inside the guest"),
     ("risk", "high", "the guest cannot write out its memory, or worse"),
-    ("class", "benign", "nothing is interrupted, and it can be undone; the digest of the plan confirms it (--confirm)"),
+    ("class", "benign", "nothing is interrupted, and it can be undone; the digest of the proposal confirms it (--confirm)"),
     ("class", "disruptive", "something is interrupted; a person has to confirm it"),
     ("class", "destructive", "something may be lost for good"),
 ];
