@@ -432,7 +432,7 @@ impl BundleRow {
             age_secs_max: circumstances.age_secs_max,
         };
         let by = authority.by.into();
-        (schema == BUNDLE_SCHEMA && is_digest_valid).then(|| AdmissionBundle {
+        (schema == BUNDLE_SCHEMA && is_digest_valid).then_some(AdmissionBundle {
             by,
             decision,
             proposal: proposed,

@@ -56,8 +56,11 @@ fn refuses_values_that_an_action_cannot_have() {
     assert!(parse(GuestKind::Qemu, "vm.shutdown", &[("timeout", "0")]).is_err());
 }
 
+/// A kind of guest, an action and its parameters.
+type ActionSample = (GuestKind, &'static str, Vec<(&'static str, &'static str)>);
+
 /// Every action with every parameter.
-fn samples() -> Vec<(GuestKind, &'static str, Vec<(&'static str, &'static str)>)> {
+fn samples() -> Vec<ActionSample> {
     use GuestKind::{Lxc, Qemu};
     vec![
         (Qemu, "vm.start", vec![]),

@@ -49,15 +49,22 @@ fn guest(vmid: u32, kind: &str, name: &str, status: &str, disk_key: &str) -> Val
         "hardware": { "disks": [disk(disk_key, "shared", vmid)], "host_devices": [], "other_volumes": [] } })
 }
 
+/// The row with this member.
+fn with_member(mut row: Value, name: &str, value: Value) -> Value {
+    if let Some(members) = row.as_object_mut() {
+        members.insert(name.to_owned(), value);
+    }
+    row
+}
+
 impl Default for RequestWorld {
     fn default() -> Self {
-        let mut web = guest(100, "qemu", "web", "running", "scsi0");
-        web["snapshots"] = json!({ "current": "warm", "list": [
+        let snapshots = json!({ "current": "warm", "list": [
             { "made_at": 1_763_000_000, "name": "old", "ram": false },
             { "cpu": "kvm64", "made_at": 1_763_000_100, "name": "warm", "parent": "old", "ram": true },
         ] });
-        let mut template = guest(900, "qemu", "debian-template", "stopped", "scsi0");
-        template["template"] = json!(true);
+        let web = with_member(guest(100, "qemu", "web", "running", "scsi0"), "snapshots", snapshots);
+        let template = with_member(guest(900, "qemu", "debian-template", "stopped", "scsi0"), "template", json!(true));
         let guests = [web, guest(101, "qemu", "db", "stopped", "scsi0"), guest(102, "lxc", "dns", "running", "rootfs"), template];
         let observation = json!({ "schema": "converger.observation/1", "environment": "lab", "complete": true, "quorate": true,
             "taken_at": "2026-11-15T12:00:00Z", "nodes": [node("pve1"), node("pve2"), node("pve3")], "guests": guests });

@@ -1,8 +1,8 @@
 //! Random requests during random faults: the world always answers, stays consistent, and recovers.
 
 use converger_lab::{
-    BadDay, FaultPlan, Flavour, LabGuestKind, LabRequest, LabResponse, ReplicationSpec, WireDelivery, World, WorldSize, WorldSpec,
-    verify_response,
+    BadDay, FaultPlan, Flavour, LabGuestKind, LabRequest, LabResponse, ReplicationSpec, TaskFault, TaskFaultEffect, WireDelivery, World,
+    WorldSize, WorldSpec, verify_response,
 };
 use serde_json::Value;
 
@@ -140,6 +140,33 @@ fn check_well_formed(answer: &LabResponse) -> Result<(), String> {
     }
 }
 
+/// The tasks of requested actions.
+const ACTION_TASKS: &[&str] = &[
+    "qmsnapshot",
+    "qmdelsnapshot",
+    "qmrollback",
+    "qmclone",
+    "qmigrate",
+    "resize",
+    "vzsnapshot",
+    "vzdelsnapshot",
+    "vzrollback",
+    "vzclone",
+    "vzmigrate",
+];
+
+/// What happens to the next task of an action: it ends half way, does nothing, or fails although its work is done.
+fn random_task_fault(random: &mut WalkRandom) -> TaskFault {
+    let text = "storage 'tank' is not online".to_owned();
+    let effect = match random.number_below(5) {
+        0 | 1 => TaskFaultEffect::Killed,
+        2 => TaskFaultEffect::FailAfter(text),
+        3 => TaskFaultEffect::DoNothing,
+        _ => TaskFaultEffect::Fail(text),
+    };
+    TaskFault { kind: Some(random.pick_item(ACTION_TASKS).to_owned()), nth: Some(1), effect: Some(effect), ..TaskFault::default() }
+}
+
 /// Runs one sequence of requests; returns all responses as text.
 fn run_walk(seed: u64, flavour: Flavour) -> Vec<String> {
     let (mut world, start_ms) = seeded_world(seed, flavour);
@@ -147,6 +174,9 @@ fn run_walk(seed: u64, flavour: Flavour) -> Vec<String> {
     let mut lines = Vec::new();
     let mut now_ms = start_ms;
     while now_ms < start_ms + SPAN_MS {
+        if random.number_below(8) == 0 {
+            world.add_task_fault(random_task_fault(&mut random));
+        }
         let request = random_request(&mut random, &world);
         let answer = world.answer(now_ms, &request);
         let verified = check_well_formed(&answer).and_then(|()| verify_response(flavour, &request, &answer).map(drop));

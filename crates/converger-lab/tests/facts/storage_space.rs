@@ -114,6 +114,25 @@ fn an_interrupted_resize_grows_the_volume_and_not_the_config() {
     }
 }
 
+/// The disk of a container grows in a task in every release.
+#[test]
+fn an_interrupted_growth_of_a_container_leaves_its_config() {
+    in_every_release(|| {
+        let mut lab = FactsLab::new(STORAGES);
+        let killed =
+            TaskFault { kind: Some("resize".to_owned()), nth: Some(1), effect: Some(TaskFaultEffect::Killed), ..TaskFault::default() };
+        lab.world.add_task_fault(killed);
+        let path = "/nodes/pve1/lxc/200/resize";
+        assert_eq!(lab.run_task("PUT", path, "disk=rootfs&size=6G"), "unexpected status");
+        let disk = |lab: &FactsLab| {
+            let disk = lab.world.disk_truths(200).find(|disk| disk.key == "rootfs");
+            disk.map(|disk| (disk.volume_bytes.unwrap_or(0) >> 30, disk.config_bytes >> 30))
+        };
+        assert_eq!(disk(&lab), Some((6, 4)));
+        assert_eq!(lab.world.executions(GuestVerb::Resize, 200), 0);
+    });
+}
+
 #[test]
 fn a_resize_with_a_lost_answer_was_executed_once() {
     in_every_release(|| {

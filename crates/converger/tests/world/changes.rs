@@ -1,6 +1,6 @@
 //! The changes of the client, each with a suitable guest, and whether they were done according to the lab.
 
-use converger_adapters::proxmox::codec::{DiskKey, DiskSize, SnapshotName, StorageName};
+use converger_adapters::proxmox::codec::{DiskKey, DiskSize, StorageName};
 use converger_core::action::{
     Change, CloneSource, ClonedDisks, DiskGrowth, ExistingSnapshot, FieldChange, GuestClone, Migration, MigrationMode, NewSnapshot,
     SnapshotRollback,
@@ -272,8 +272,8 @@ pub(crate) fn is_done(action: ClientChange, before: &World, after: &World) -> bo
         A::Reboot => now.pid.is_some() && now.pid != old.pid,
         A::ConfigSet => config_text(&now, "description") == "100 % = all; & more",
         A::SnapshotCreate | A::SnapshotWithRam => {
-            let mut own = after.snapshot_truths(100).into_iter().filter(|own| own.name == "another");
-            own.any(|own| own.ram_volume.is_some() == (action == A::SnapshotWithRam))
+            let has_ram = after.snapshot_truths(100).any(|own| own.name == "another" && own.ram_volume.is_some());
+            now.snapshots.iter().any(|name| name == "another") && has_ram == (action == A::SnapshotWithRam)
         }
         A::SnapshotDelete => now.snapshots.iter().all(|name| name != "first"),
         A::SnapshotRollback | A::RollbackToRam => {
@@ -283,8 +283,9 @@ pub(crate) fn is_done(action: ClientChange, before: &World, after: &World) -> bo
         A::Clone | A::CloneLinked => is_copied("pve1", "tank:"),
         A::CloneElsewhere => is_copied("pve1", "local:"),
         A::CloneAway => is_copied("pve3", "tank:"),
-        A::MigrateStopped => now.node == "pve3" && now.process.is_none(),
-        A::MigrateRunning | A::MigrateLocalDisks => now.node == "pve3" && now.process.is_some(),
+        // A guest whose migration was cut off half way is on the new node with its lock.
+        A::MigrateStopped => now.node == "pve3" && now.process.is_none() && !now.config.contains_key("lock"),
+        A::MigrateRunning | A::MigrateLocalDisks => now.node == "pve3" && now.process.is_some() && !now.config.contains_key("lock"),
         A::Grow => config_text(&now, "scsi0").contains("size=2G") || config_text(&now, "rootfs").contains("size=2G"),
     }
 }

@@ -1,9 +1,7 @@
 //! Every managed field, in every release, for both kinds, running and stopped: a value is declared, planned, written by the client, stored
 //! by the lab as Proxmox does, and read again, and nothing is left to do.
 
-use converger_adapters::proxmox::codec::{
-    AcceptedChange, ConfigSet, Delivery, FailureCause, ProxmoxCommand, ProxmoxEvent, ProxmoxRead, ProxmoxWrite, WriteBasis,
-};
+use converger_adapters::proxmox::codec::{AcceptedChange, Delivery, FailureCause, ProxmoxEvent};
 use converger_adapters::proxmox::observe::ReadSet;
 use converger_core::action::{Change, FieldChange};
 use converger_core::apply::Fact;
@@ -16,8 +14,9 @@ use converger_core::testing::{HOSTILE_TEXTS, Rng, to_declared_form as in_yaml, w
 use converger_lab::{Flavour, GuestSpec, ScalarSpec, WorldEvent, WorldSize, WorldSpec};
 use serde_json::{Value, json};
 
+use crate::changes::address;
 use crate::claims::ClaimTally;
-use crate::client::{SentPromise, call_command, call_read, guest_path, parse_desired, plan_verdict, take_reading};
+use crate::client::{SentPromise, call_command, parse_desired, plan_verdict, take_reading};
 use crate::config_forms::{ConfigMeaning, known_forms};
 use crate::lab_transport::LabTransport;
 
@@ -105,31 +104,20 @@ fn check_converged(case: &FieldCase, transport: &LabTransport<()>, desired: &Des
     assert_eq!(found, Verdict::Converged { pending_restart }, "{}: {:?}", case.describe(), transport.lock_lab().world.guest_truth(100));
 }
 
-/// The write for these changes, on a fresh config.
-fn build_config_set(case: &FieldCase, transport: &LabTransport<()>, changes: &[FieldChange]) -> ProxmoxWrite {
-    let guest = guest_path("pve1", case.rule.kind, 100);
-    let Ok(ProxmoxEvent::Config(before)) = call_read(transport, ProxmoxRead::GuestPending(guest.clone())) else {
-        panic!("{}: no config", case.describe())
-    };
-    let basis = WriteBasis::from_config(&before).unwrap_or_else(|| panic!("{}: no digest", case.describe()));
-    let set = ConfigSet::new(guest, changes, &basis);
-    ProxmoxWrite::ConfigSet(set.unwrap_or_else(|fault| panic!("{}: {fault:?}", case.describe())))
+/// The write of these changes, with its promise.
+fn prepare_write(transport: &LabTransport<()>, kind: GuestKind, changes: &[FieldChange]) -> SentPromise {
+    SentPromise::before_send(transport, &address(kind), Change::ConfigSet(changes.into()))
 }
 
 /// Writes the changes; returns whether the value is pending until a restart, as planned.
 fn write_and_check(case: &FieldCase, transport: &LabTransport<()>, changes: &[FieldChange], tally: &mut ClaimTally) -> bool {
-    let write = build_config_set(case, transport, changes);
-    let promise = SentPromise::before_send(transport, &write);
+    let promise = prepare_write(transport, case.rule.kind, changes);
     assert!(matches!(promise.check_kept_before(), PromiseCheck::NotKept(_)), "{}: kept before it is written", case.describe());
-    assert_eq!(
-        call_command(transport, ProxmoxCommand::Write(write.clone())),
-        Ok(ProxmoxEvent::Accepted(AcceptedChange::Done)),
-        "{}",
-        case.describe()
-    );
+    let answer = call_command(transport, promise.command(transport));
+    assert_eq!(answer, Ok(ProxmoxEvent::Accepted(AcceptedChange::Done)), "{}", case.describe());
     let needs_restart = case.running && changes[0].effect == ChangeEffect::AtRestart;
     let waiting = needs_restart.then(|| Fact::Words([case.rule.field.word().into()].into()));
-    let promise_check = promise.check_kept(transport, &write);
+    let promise_check = promise.check_kept(transport, None);
     let is_as_foreseen = matches!(&promise_check, PromiseCheck::Kept(seen) if seen.get("pending_restart") == waiting.as_ref());
     assert!(is_as_foreseen, "{}: {promise_check:?} {:?}", case.describe(), transport.lock_lab().world.guest_truth(100));
     tally.count(match (case.value.is_null(), needs_restart) {
@@ -296,9 +284,12 @@ fn all_fields_are_one_write_and_then_plan_nothing() {
             let desired = parse_desired(&desired_with_all_fields(&mut rng, kind).to_string());
             let Verdict::Steps(steps) = plan_verdict(&transport, &desired) else { panic!("{} must be changed", case.describe()) };
             let Change::ConfigSet(changes) = &steps[0].change else { panic!("{steps:?}") };
+            let promise = prepare_write(&transport, kind, changes);
             assert_eq!(
-                call_command(&transport, ProxmoxCommand::Write(build_config_set(&case, &transport, changes))),
-                Ok(ProxmoxEvent::Accepted(AcceptedChange::Done))
+                call_command(&transport, promise.command(&transport)),
+                Ok(ProxmoxEvent::Accepted(AcceptedChange::Done)),
+                "{}",
+                case.describe()
             );
             let needs_restart = running && changes.iter().any(|change| change.effect == ChangeEffect::AtRestart);
             check_converged(&case, &transport, &desired, needs_restart);
@@ -329,13 +320,14 @@ fn write_on_a_stale_config_is_rejected_and_changes_nothing() {
         let (transport, desired) = (case.start_lab(), case.desired(&mut Rng::new(1)));
         let Verdict::Steps(steps) = plan_verdict(&transport, &desired) else { panic!("{}", case.describe()) };
         let Change::ConfigSet(changes) = &steps[0].change else { panic!("{steps:?}") };
-        let write = build_config_set(&case, &transport, changes);
+        let promise = prepare_write(&transport, kind, changes);
+        let command = promise.command(&transport);
         transport.lock_lab().inject_event(WorldEvent::Set(100, "onboot".to_owned(), "1".to_owned()));
         let before = transport.lock_lab().world.guest_truth(100);
-        let failure = call_command(&transport, ProxmoxCommand::Write(write.clone())).expect_err("refused");
+        let failure = call_command(&transport, command).expect_err("refused");
         assert_eq!((failure.cause, failure.delivery), (FailureCause::Changed, Delivery::Rejected), "{}: {failure}", case.describe());
         assert_eq!(transport.lock_lab().world.guest_truth(100), before);
-        assert!(matches!(SentPromise::before_send(&transport, &write).check_kept_before(), PromiseCheck::NotKept(_)));
+        assert!(matches!(promise.check_kept(&transport, None), PromiseCheck::NotKept(_)));
     }
 }
 
