@@ -243,7 +243,7 @@ impl Environment {
         let origin = RunOrigin { run: reader.host().new_run_id()?, requested_by, host: Arc::clone(reader.host()) };
         let key = if is_request { Some(key.map_or_else(|| key_of_run(&origin.run), Ok)?) } else { None };
         let record = RunRecord::start(&self.shared.state, &planned.judged, reader.config().snapshot.clone(), origin).await?;
-        reader.events().publish(RunEvent::PlanRecorded { run: record.run().clone(), plan: record.plan() });
+        reader.events().publish(RunEvent::PlanRecorded { run: record.run().clone(), plan: record.plan(), proposal: record.proposal() });
         let context = RunContext { environment: self.clone(), settings, actuator, record, recovered, held_before, on_failure, key };
         Ok(StartedRun::Run(Box::new(Run { context, slot, planned, staleness, refused })))
     }

@@ -55,6 +55,8 @@ pub enum RunEvent {
         run: RunId,
         /// The digest of the plan.
         plan: Digest,
+        /// The digest of its proposal, which approvals bind.
+        proposal: Digest,
     },
     /// The plan is approved, and the ledger has that.
     Admitted {

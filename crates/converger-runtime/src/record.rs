@@ -140,6 +140,11 @@ impl RunRecord {
         self.decision.plan
     }
 
+    /// The digest of its proposal.
+    pub(crate) fn proposal(&self) -> Digest {
+        self.proposal
+    }
+
     /// All refusals in it.
     #[must_use]
     pub fn refusals(&self) -> &[(Option<Vmid>, Refusal)] {

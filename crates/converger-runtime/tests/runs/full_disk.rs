@@ -2,6 +2,7 @@
 
 use converger_core::artifact::Digest;
 use converger_core::evidence::LedgerEntry;
+use converger_core::guest::EnvironmentName;
 use converger_runtime::Recovered;
 use converger_store::{Batch, SqliteStore, Store as _, StoreError, StoreWrite};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use converger_core::artifact::{Digest, Provenance, write_body};
+use converger_core::artifact::{Digest, Provenance, proposal_digest, write_body};
 use converger_core::guest::Vmid;
 use converger_core::refusal::{Refusal, RefusalCode};
 use converger_core::safety::JudgedVerdict;
@@ -132,7 +132,7 @@ fn g7_live_and_recorded_plans_have_the_same_body_with_and_without_a_state_direct
         let guests = format!("{START_101}{AFTER_101}");
         let config = stage.config(&[("[environments.lab]", "[store]\ndirectory = \"state\"\n[environments.lab]")]);
         let reader = EnvironmentReader::new(lab_name(), config, Host::system(), Arc::<EventBus>::default());
-        let plan = || reader.plan(declared(&guests), &ObservationSource::Live);
+        let plan = || reader.plan(declared(&guests).into(), &ObservationSource::Live);
         let without_store = plan().await.expect("the lab responds");
         assert_eq!(refused_guests(&without_store), []);
 
@@ -143,8 +143,8 @@ fn g7_live_and_recorded_plans_have_the_same_body_with_and_without_a_state_direct
         assert_eq!(refused_guests(&held), [(101, RefusalCode::GuestHeld), (102, RefusalCode::DependencyRefused)]);
 
         let observation = held.judged.plan().observation().clone();
-        let recorded = Observed { observation, provenance: Provenance::Replay };
-        let recorded = reader.judge(declared(&guests), recorded, &state.load_conditions(&lab_name()).await.expect("readable"));
+        let recorded = Observed { cluster: None, observation, provenance: Provenance::Replay };
+        let recorded = reader.judge(declared(&guests).into(), recorded, &state.load_conditions(&lab_name()).await.expect("readable"));
         assert_eq!(refused_guests(&recorded), [], "a recording gives the same on every machine");
         assert_eq!([&held, &recorded].map(body_digest), [body_digest(&without_store); 2]);
     });
@@ -163,7 +163,8 @@ fn held_guest_stops_the_run_or_is_left_out_and_the_ledger_has_the_same_refusals(
             let request = RunRequest { refused, ..run_request(&guests) };
             let StartedRun::Run(run) = environment.start_run(request).await.expect("it starts") else { panic!("it is the same cluster") };
             assert_eq!(run.refused_guests(), [vmid(101)]);
-            let digest = body_digest(run.planned());
+            let judged = &run.planned().judged;
+            let digest = proposal_digest(judged.plan(), judged.judgement()).expect("it can be written");
             let report = match run.admit(Confirmation::FullDigest { by: "ann".into(), digest }).await {
                 RunAdmission::Approved(run) => run.apply().await,
                 RunAdmission::Ended(report) => report,

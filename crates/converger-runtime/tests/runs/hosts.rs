@@ -36,7 +36,7 @@ fn g15_plan_is_refused_if_its_observation_is_older_than_900_seconds_at_the_admis
             let (host, clock) = manual_host();
             let environment = open_on(&stage, &state, host);
             let run = start_run(&environment, CORES_102).await.expect("it starts");
-            let recorded = |event: &RunEvent| if let RunEvent::PlanRecorded { plan, .. } = event { Some(*plan) } else { None };
+            let recorded = |event: &RunEvent| if let RunEvent::PlanRecorded { proposal, .. } = event { Some(*proposal) } else { None };
             let (digest, _) = wait_for(&mut events, recorded).await;
             // A person thinks about it.
             clock.advance_ms(passed_ms);

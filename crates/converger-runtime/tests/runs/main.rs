@@ -37,7 +37,8 @@ fn block<T>(future: impl Future<Output = T>) -> T {
 
 fn run_request(guests: &str) -> RunRequest {
     RunRequest {
-        desired: declared(guests),
+        intent: declared(guests).into(),
+        key: None,
         expected: None,
         narrowed: GuestOmission::Forbidden,
         refused: RefusedGuestPolicy::StopRun,
@@ -75,7 +76,7 @@ fn find_tasked(event: &RunEvent) -> Option<()> {
 async fn approved_run(environment: &Environment, events: &mut EventStream, guests: &str) -> (ApprovedRun, RunId, Vec<RunEvent>) {
     let run = start_run(environment, guests).await.expect("it starts");
     let recorded = |event: &RunEvent| match event {
-        RunEvent::PlanRecorded { run, plan } => Some((run.clone(), *plan)),
+        RunEvent::PlanRecorded { run, proposal, .. } => Some((run.clone(), *proposal)),
         _ => None,
     };
     let ((id, digest), passed): ((RunId, Digest), _) = wait_for(events, recorded).await;

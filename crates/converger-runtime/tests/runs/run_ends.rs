@@ -33,7 +33,7 @@ async fn start_partial(environment: &Environment, guests: &str) -> Run {
 }
 
 async fn apply_confirmed(run: Run, events: &mut EventStream) -> RunReport {
-    let recorded = |event: &RunEvent| if let RunEvent::PlanRecorded { plan, .. } = event { Some(*plan) } else { None };
+    let recorded = |event: &RunEvent| if let RunEvent::PlanRecorded { proposal, .. } = event { Some(*proposal) } else { None };
     let (digest, _) = wait_for(events, recorded).await;
     match run.admit(Confirmation::FullDigest { by: "ann".into(), digest }).await {
         RunAdmission::Approved(run) => run.apply().await,
