@@ -25,7 +25,7 @@ use crate::config::Config;
 use crate::error::RuntimeError;
 use crate::event::{EnvironmentEvents, EventSink, EventStream, RunEvent};
 use crate::executor::{EndpointActuator, EnvironmentActuator, EnvironmentExecutor, publish_to};
-use crate::reader::{EnvironmentReader, Observed, find_undeclared_pending};
+use crate::reader::{EnvironmentReader, Observed, find_remembered_guests};
 use crate::record::{self, RunOrigin, RunRecord};
 use crate::report::{HeldBefore, RecoveryReport, RunReport};
 use crate::request_key::{KeyUse, RepeatedRequest, find_key_use, key_of_run};
@@ -329,7 +329,7 @@ impl Environment {
     ) -> Result<(StoreConditions, HeldBefore), RuntimeError> {
         let state = &self.shared.state;
         let mut conditions = state.load_conditions(reader.name()).await?;
-        conditions.writes = state.load_operations(reader.name(), find_undeclared_pending(request.intent.guests(), &report.reading)).await?;
+        conditions.writes = state.load_operations(reader.name(), find_remembered_guests(&request.intent, &report.reading)).await?;
         let in_flight = take_in_flight(&mut conditions, recovered);
         publish_held(reader.events(), &conditions, recovered);
         let held_before = find_held(recovered, &conditions, &request.intent.scope());

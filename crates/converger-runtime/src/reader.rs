@@ -8,14 +8,14 @@ use converger_adapters::ObserveError;
 use converger_adapters::proxmox::observe::ReadSet;
 use converger_adapters::proxmox::{ObservationReport, ProxmoxObserver};
 use converger_adapters::replay::RecordingObserver;
-use converger_core::apply::{OperationHistory, own_writes};
+use converger_core::apply::{OperationHistory, births, own_writes};
 use converger_core::approve::ApprovalMode;
 use converger_core::artifact::Provenance;
 use converger_core::desired::{Desired, DesiredGuest, GuestSelection};
 use converger_core::failure::FailureCode;
-use converger_core::guest::{ClusterIdentity, EnvironmentName, Vmid};
-use converger_core::intent::Intent;
-use converger_core::observe::Scoped;
+use converger_core::guest::{ClusterIdentity, EnvironmentName, RunState, Vmid};
+use converger_core::intent::{Intent, RequestedAction};
+use converger_core::observe::{ObservedStatus, Scoped};
 use converger_core::plan;
 use converger_core::policy::{BlockedBy, GuestBlock};
 use converger_core::safety::{self, Judged};
@@ -254,10 +254,10 @@ impl EnvironmentReader {
             }
             ObservationSource::Recording(_) => self.observe(&intent.scope().into(), intent.read_set(), source).await?,
         };
-        let undeclared = find_undeclared_pending(intent.guests(), &observed.observation);
-        if observed.provenance == Provenance::Live && !undeclared.is_empty() {
+        let remembered = find_remembered_guests(&intent, &observed.observation);
+        if observed.provenance == Provenance::Live && !remembered.is_empty() {
             let (config, name) = (Arc::clone(&self.config), self.name.clone());
-            conditions.writes = run_blocking(move || state_dir::peek_operations(&config, &name, &undeclared)).await?;
+            conditions.writes = run_blocking(move || state_dir::peek_operations(&config, &name, &remembered)).await?;
         }
         Ok(self.judge(intent, observed, &conditions))
     }
@@ -277,7 +277,8 @@ impl EnvironmentReader {
                 circumstances.epoch = conditions.later_epoch;
                 circumstances.holds = guest_blocks(conditions);
                 let own_writes = own_writes(&conditions.writes, &observed.observation);
-                rules.with_machine(self.host.machine_identity()).with_own_writes(own_writes)
+                let births = births(&conditions.writes);
+                rules.with_machine(self.host.machine_identity()).with_own_writes(own_writes).with_births(births)
             }
             Provenance::Replay => rules,
         };
@@ -287,8 +288,24 @@ impl EnvironmentReader {
     }
 }
 
+/// Guests whose plan depends on what the journal has about them: those with undeclared pending changes, which this program may have made,
+/// and those that would be started, which it may have cloned and not provisioned yet. The new guest of a clone is among them.
+pub(crate) fn find_remembered_guests(intent: &Intent, observation: &Scoped) -> Vec<Vmid> {
+    let desired = intent.guests();
+    let mut found = find_undeclared_pending(desired, observation);
+    let is_stopped = |vmid| observation.find(vmid).is_some_and(|row| row.status == ObservedStatus::Known(RunState::Stopped));
+    let is_started = |guest: &&DesiredGuest| guest.state == Some(RunState::Running) && is_stopped(guest.vmid);
+    found.extend(desired.guests().iter().filter(is_started).map(|guest| guest.vmid));
+    if intent.request().is_some_and(|request| matches!(request.action(), RequestedAction::Clone(_))) {
+        found.extend(desired.guests().iter().map(|guest| guest.vmid));
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
 /// Guests with undeclared pending changes. The journal tells whether this program made them.
-pub(crate) fn find_undeclared_pending(desired: &Desired, observation: &Scoped) -> Vec<Vmid> {
+fn find_undeclared_pending(desired: &Desired, observation: &Scoped) -> Vec<Vmid> {
     let has_undeclared = |guest: &&DesiredGuest| {
         let pending = observation.find(guest.vmid).and_then(|row| row.pending.as_ref().into_option());
         let is_declared = |key: &str| guest.config.iter().any(|setting| setting.field.word() == key);

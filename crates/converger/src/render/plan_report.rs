@@ -4,10 +4,10 @@
 
 use std::fmt::Write as _;
 
-use converger_core::action::{Change, ChangeClass, ExistingSnapshot, Impact, Risk};
+use converger_core::action::{Change, ChangeClass, ExistingSnapshot, Impact, Provisioning, Risk};
 use converger_core::approve::NeededApproval;
 use converger_core::audit::{self, AuditConclusion, PlanSummary};
-use converger_core::desired::{DesiredGuest, RestartPolicy};
+use converger_core::desired::{DesiredGuest, DesiredSetting, RestartPolicy};
 use converger_core::guest::GuestKind;
 use converger_core::intent::ActionRequest;
 use converger_core::observe::PendingChange;
@@ -236,8 +236,9 @@ fn describe_requested(change: &Change) -> impl Iterator<Item = String> {
             [describe_snapshot(&rollback.snapshot), after].into_iter().chain(volumes).collect()
         }
         Change::DiskGrow(growth) => {
-            let (disk, volume) = (growth.disk.as_str(), quote_untrusted(&growth.volume));
-            vec![format!("{disk} from {} to {}, volume {volume}; a disk cannot shrink again", growth.before, growth.after)]
+            let volume = growth.volume.as_ref().map(|volume| format!(", volume {}", quote_untrusted(volume))).unwrap_or_default();
+            let (disk, before, after) = (growth.disk.as_str(), growth.before, growth.after);
+            vec![format!("{disk} from {before} to {after}{volume}; a disk cannot shrink again")]
         }
         Change::Migrate(migration) => {
             let (from, to, mode) = (migration.from.as_str(), migration.to.as_str(), migration.mode.word());
@@ -253,9 +254,22 @@ fn describe_requested(change: &Change) -> impl Iterator<Item = String> {
             let pool = clone.pool.as_ref().map(|pool| format!(", pool {pool}")).unwrap_or_default();
             vec![from, format!("on node {}{storage}{pool}", clone.node.as_str())]
         }
+        Change::Provision(provisioning) => describe_provisioning(provisioning),
         Change::ConfigSet(_) | Change::Start | Change::Shutdown { .. } | Change::Stop | Change::Reboot { .. } => Vec::new(),
     };
     lines.into_iter().map(|line| apply_style(DIM, line).to_string())
+}
+
+/// What a new guest gets in its first config write.
+fn describe_provisioning(provisioning: &Provisioning) -> Vec<String> {
+    let shown = |setting: &DesiredSetting| match &setting.wanted {
+        Some(value) => format!("{} {value}", setting.field.word()),
+        None => format!("{} absent", setting.field.word()),
+    };
+    let mut lines: Vec<String> = provisioning.fields.iter().map(shown).collect();
+    lines.extend(provisioning.attributes.entries().into_iter().map(|(name, text)| format!("{name} {}", quote_untrusted(&text))));
+    lines.extend(provisioning.password.as_ref().map(|reference| format!("password from {}", quote_untrusted(&reference.to_string()))));
+    lines
 }
 
 fn describe_snapshot(snapshot: &ExistingSnapshot) -> String {
