@@ -12,6 +12,7 @@ mod evidence;
 mod points;
 mod process_run;
 mod report;
+mod requests;
 mod sandbox;
 mod trace;
 
@@ -147,7 +148,7 @@ fn copy_program(program: &Path) -> Result<PathBuf, TaskError> {
 
 /// All points, counted by runs without faults, and how many of the calls they cover.
 fn find_all_points(sandboxes: &[CrashSandbox], calls: &mut CallCoverage) -> Result<Vec<CrashPoint>, TaskError> {
-    let counted = run_in_parallel(sandboxes, &CrashRun::ALL, |sandbox, run| sandbox.count_points(*run), |_| false)?;
+    let counted = run_in_parallel(sandboxes, &CrashRun::all(), |sandbox, run| sandbox.count_points(*run), |_| false)?;
     let mut points = Vec::new();
     for reached in counted {
         points.extend(&reached.points);

@@ -11,6 +11,7 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
+use super::requests::{RequestWorkload, WORKLOADS};
 use super::trace::TracedCall;
 
 /// Who runs the apply.
@@ -20,6 +21,32 @@ pub(crate) enum CrashActor {
     Script,
     /// A person at a terminal, who types the names of the guests that go down.
     Person,
+    /// A script that requests one action, which confirms with the digest of its proposal. The index of the workload.
+    Requester(usize),
+}
+
+impl CrashActor {
+    /// Its name in points.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Script => "script",
+            Self::Person => "person",
+            Self::Requester(workload) => WORKLOADS.get(workload).map_or("", |workload| workload.name),
+        }
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        let requesters = (0..WORKLOADS.len()).map(Self::Requester);
+        [Self::Script, Self::Person].into_iter().chain(requesters).find(|actor| actor.name() == name)
+    }
+
+    /// What it requests, if it does not apply a file.
+    pub(crate) fn workload(self) -> Option<&'static RequestWorkload> {
+        match self {
+            Self::Script | Self::Person => None,
+            Self::Requester(workload) => WORKLOADS.get(workload),
+        }
+    }
 }
 
 /// The state before the run.
@@ -204,11 +231,12 @@ pub(crate) const WRITE_CALLS: [&str; 21] = [
 ];
 
 impl CrashRun {
-    pub(crate) const ALL: [Self; 3] = [
-        Self { actor: CrashActor::Script, memory: StateBefore::Kept },
-        Self { actor: CrashActor::Person, memory: StateBefore::Kept },
-        Self { actor: CrashActor::Script, memory: StateBefore::None },
-    ];
+    /// All runs.
+    pub(crate) fn all() -> Vec<Self> {
+        let kept = |actor| Self { actor, memory: StateBefore::Kept };
+        let applies = [kept(CrashActor::Script), kept(CrashActor::Person), Self { actor: CrashActor::Script, memory: StateBefore::None }];
+        applies.into_iter().chain((0..WORKLOADS.len()).map(|workload| kept(CrashActor::Requester(workload)))).collect()
+    }
 
     fn scopes(self) -> &'static [CallScope] {
         match self.memory {
@@ -298,7 +326,6 @@ fn next_random(state: &mut u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-const ACTOR_NAMES: [(CrashActor, &str); 2] = [(CrashActor::Script, "script"), (CrashActor::Person, "person")];
 const STATE_NAMES: [(StateBefore, &str); 2] = [(StateBefore::None, "new"), (StateBefore::Kept, "kept")];
 const SCOPE_NAMES: [(CallScope, &str); 6] = [
     (CallScope::Log, "log"),
@@ -328,7 +355,7 @@ impl fmt::Display for InjectedFault {
 impl fmt::Display for CrashPoint {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let CallSite { actor, memory, scope, call } = self.site;
-        let [actor, memory, scope] = [name_of(&ACTOR_NAMES, &actor), name_of(&STATE_NAMES, &memory), name_of(&SCOPE_NAMES, &scope)];
+        let [actor, memory, scope] = [actor.name(), name_of(&STATE_NAMES, &memory), name_of(&SCOPE_NAMES, &scope)];
         write!(formatter, "{actor}/{memory}/{scope}/{call}/{}/{}", self.nth, self.fault)?;
         match self.recovery_fault {
             Some(RecoveryFault { scope, call, nth, fault }) => {
@@ -347,7 +374,7 @@ impl FromStr for CrashPoint {
         let parts: Vec<&str> = first.split('/').collect();
         let [actor, memory, scope, call, nth, fault] = parts.as_slice() else { return Err(()) };
         let site = CallSite {
-            actor: value_named(&ACTOR_NAMES, actor).ok_or(())?,
+            actor: CrashActor::parse(actor).ok_or(())?,
             memory: value_named(&STATE_NAMES, memory).ok_or(())?,
             scope: value_named(&SCOPE_NAMES, scope).ok_or(())?,
             call: find_call(call)?,
@@ -449,6 +476,8 @@ mod tests {
             "person/kept/any/writev/1/enospc",
             "script/new/file/openat/3/eio",
             "script/kept/told/write/2/kill",
+            "clone/kept/log/pwrite64/3/kill",
+            "snapshot/kept/any/sendto/3/kill",
             twice,
         ];
         for text in all {

@@ -29,12 +29,12 @@ pub(crate) struct ProcessRun {
 /// Runs a program with both outputs combined, answers its prompts, and kills it with all its children after the timeout. With `error_file`,
 /// standard error goes to that file, so that calls on it can be distinguished.
 ///
-/// Measures the time until `ready_text` is printed. The time in which the process `friend`, which serves it, waits for a processor does not
+/// Measures the time until one of `ready_texts` is printed. The time in which the process `friend`, which serves it, waits for a processor does not
 /// count.
 pub(crate) fn run_process(
     mut command: Command,
     error_file: Option<&Path>,
-    ready_text: &str,
+    ready_texts: &[&str],
     friend: u32,
     patience: Duration,
 ) -> Result<ProcessRun, TaskError> {
@@ -72,7 +72,7 @@ pub(crate) fn run_process(
         match chunks.recv_timeout(patience.saturating_sub(started.elapsed())) {
             Ok(chunk) => {
                 talk.take_output(&chunk);
-                if ready.is_none() && strip_escapes(&talk.output).contains(ready_text) {
+                if ready.is_none() && contains_any(&strip_escapes(&talk.output), ready_texts) {
                     ready = Some(elapsed(&child));
                 }
             }
@@ -162,6 +162,10 @@ fn kill_with_descendants(child: &Child) {
     let _ = shell::succeeds(&mut shell::new_command("kill", &arguments));
 }
 
+fn contains_any(text: &str, parts: &[&str]) -> bool {
+    parts.iter().any(|part| text.contains(part))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,15 +186,15 @@ mod tests {
     #[test]
     fn prompts_are_answered_and_overdue_processes_killed() {
         let script = "printf 'This stops web. Type its name: '; read name; echo \"it is $name\"; exit 7";
-        let played = run_process(shell::new_command("sh", &["-c", script]), None, "it is", 0, Duration::from_secs(60)).unwrap();
+        let played = run_process(shell::new_command("sh", &["-c", script]), None, &["it is"], 0, Duration::from_secs(60)).unwrap();
         assert_eq!((played.code, played.is_killed), (Some(7), false));
         assert!(played.output.ends_with("it is web\n") && played.ready.is_some(), "{played:?}");
         let error_file = std::env::temp_dir().join(format!("player-{}", std::process::id()));
         let both = shell::new_command("sh", &["-c", "echo one; echo two >&2"]);
-        let played = run_process(both, Some(&error_file), "one", 0, Duration::from_secs(60)).unwrap();
+        let played = run_process(both, Some(&error_file), &["one"], 0, Duration::from_secs(60)).unwrap();
         assert_eq!((played.output.as_str(), fs::read_to_string(&error_file).unwrap().as_str()), ("one\ntwo\n", "two\n"));
         fs::remove_file(error_file).unwrap();
-        let played = run_process(shell::new_command("sh", &["-c", "cat"]), None, "never", 0, Duration::ZERO).unwrap();
+        let played = run_process(shell::new_command("sh", &["-c", "cat"]), None, &["never"], 0, Duration::ZERO).unwrap();
         assert_eq!((played.code, played.is_killed, played.ready), (None, true, None));
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! What is right and wrong is in `evidence`; which crashes exist is in `points`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,9 +11,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::evidence::{CrashEvidence, CrashStep, RecoveryCrash, StepEnd};
+use super::evidence::{self, CrashEvidence, CrashStep, RecoveryCrash, StepEnd};
 use super::points::{CallSite, CrashActor, CrashPoint, CrashRun, PROGRESS_FILE, ReachablePoints, StateBefore};
 use super::process_run::{self, ProcessRun};
+use super::requests::{self, RequestWorkload};
 use super::trace::{self, TraceMode};
 use crate::lab::{LabChild, LabTime};
 use crate::shell::{self, TaskError};
@@ -20,8 +22,10 @@ use crate::shell::{self, TaskError};
 const WORLD_FILE: &str = "xtask/crash/world.yaml";
 /// Lists are up to ten seconds old; at this speed, up to half a second.
 const LAB_SPEED: &str = "20";
-/// What an apply prints first once it has recovered everything in flight.
-const READY_TEXT: &str = "guests in scope";
+/// The idempotency key of the victim's request.
+const VICTIM_KEY: &str = "first";
+/// What an apply prints first once it has recovered everything in flight; one whose request was executed before reads nothing more.
+const READY_TEXTS: [&str; 2] = [" in scope", "Recovered from an earlier run"];
 /// The database file in a state directory.
 const STORE_FILE: &str = "converger.db";
 /// A victim that takes longer is killed, because it may look for a lost response for a minute.
@@ -35,8 +39,8 @@ const APPLY_ROUNDS_MAX: usize = 4;
 pub(crate) struct CrashSandbox {
     converger: PathBuf,
     directory: PathBuf,
-    /// The digest of the plan that every victim applies.
-    digest: String,
+    /// The digest of the plan that every victim applies, by actor.
+    digests: BTreeMap<CrashActor, String>,
 }
 
 /// The result of a point.
@@ -53,14 +57,17 @@ impl CrashSandbox {
         recreate_directory(directory)?;
         let directory = directory.canonicalize().map_err(|error| file_error(directory, &error))?;
         let converger = converger.canonicalize().map_err(|error| file_error(converger, &error))?;
-        let mut sandbox = Self { converger, directory, digest: String::new() };
+        let mut sandbox = Self { converger, directory, digests: BTreeMap::new() };
         for name in ["script.yaml", "person.yaml"] {
             let from = Path::new("xtask/crash").join(name);
             fs::copy(&from, sandbox.directory.join(name)).map_err(|error| file_error(&from, &error))?;
         }
         let lab = sandbox.start_lab()?;
         sandbox.make_store("made")?;
-        sandbox.digest = sandbox.current_plan_digest()?;
+        for run in CrashRun::all().into_iter().filter(|run| run.actor != CrashActor::Person) {
+            let digest = sandbox.current_plan_digest(run.actor)?;
+            sandbox.digests.insert(run.actor, digest);
+        }
         drop(lab);
         Ok(sandbox)
     }
@@ -136,6 +143,11 @@ impl CrashSandbox {
             }
             outputs.push(played.output);
             last = (requested_steps(&lab)?.split_off(before), played.code);
+            // A request that is done cannot be made again: its objects exist.
+            if let Some(code) = self.settled_request_code(actor)? {
+                last = (Vec::new(), Some(code));
+                break;
+            }
             if last == (Vec::new(), Some(0)) {
                 break;
             }
@@ -231,7 +243,9 @@ impl CrashSandbox {
 
     fn run_victim(&self, actor: CrashActor, trace_mode: TraceMode, lab: &LabChild, patience: Duration) -> Result<ProcessRun, TaskError> {
         let apply = match actor {
-            CrashActor::Script => self.converger_command(&["apply", "script.yaml", "--confirm", &self.digest]),
+            CrashActor::Script | CrashActor::Requester(_) => {
+                self.confirmed_command(actor, self.digests.get(&actor).map_or("", String::as_str), VICTIM_KEY)
+            }
             CrashActor::Person => self.converger_command(&["apply", "person.yaml"]),
         };
         let apply = trace::strace_command(trace_mode, &self.directory, &self.strace_log(), &apply);
@@ -250,7 +264,15 @@ impl CrashSandbox {
         let apply = match actor {
             CrashActor::Person => self.converger_command(&["apply", "person.yaml"]),
             CrashActor::Script if round % 2 == 1 => self.converger_command(&["apply", "script.yaml"]),
-            CrashActor::Script => self.converger_command(&["apply", "script.yaml", "--confirm", &self.current_plan_digest()?]),
+            CrashActor::Script => self.confirmed_command(actor, &self.current_plan_digest(actor)?, VICTIM_KEY),
+            // The same request with the same key first, and then with another one.
+            CrashActor::Requester(_) if round == 0 => {
+                self.confirmed_command(actor, self.digests.get(&actor).map_or("", String::as_str), VICTIM_KEY)
+            }
+            CrashActor::Requester(_) => {
+                let digest = self.current_plan_digest(actor)?;
+                self.confirmed_command(actor, &digest, &format!("again-{round}"))
+            }
         };
         let apply = match trace_mode {
             Some(trace_mode) => trace::strace_command(trace_mode, &self.directory, &self.strace_log(), &apply),
@@ -263,18 +285,29 @@ impl CrashSandbox {
 
     fn run_apply(&self, actor: CrashActor, apply: Command, lab: &LabChild, patience: Duration) -> Result<ProcessRun, TaskError> {
         let apply = match actor {
-            CrashActor::Script => apply,
+            CrashActor::Script | CrashActor::Requester(_) => apply,
             CrashActor::Person => wrap_in_terminal(&apply),
         };
         // On a terminal, both outputs go to the same place.
         let error_file = self.directory.join(PROGRESS_FILE);
-        let error_file = (actor == CrashActor::Script).then_some(error_file.as_path());
-        process_run::run_process(self.in_sandbox(apply, "state"), error_file, READY_TEXT, lab.process_id(), patience)
+        let error_file = (actor != CrashActor::Person).then_some(error_file.as_path());
+        process_run::run_process(self.in_sandbox(apply, "state"), error_file, &READY_TEXTS, lab.process_id(), patience)
     }
 
-    /// The digest of the current plan.
-    fn current_plan_digest(&self) -> Result<String, TaskError> {
-        let plan = self.converger_command(&["plan", "script.yaml", "--json"]);
+    /// The command of a script or a request, confirmed with this digest.
+    fn confirmed_command(&self, actor: CrashActor, digest: &str, key: &str) -> Command {
+        match actor.workload() {
+            Some(workload) => self.converger_command(&workload.arguments(digest, key)),
+            None => self.converger_command(&["apply", "script.yaml", "--confirm", digest]),
+        }
+    }
+
+    /// The digest of the current proposal.
+    fn current_plan_digest(&self, actor: CrashActor) -> Result<String, TaskError> {
+        let plan = match actor.workload() {
+            Some(workload) => self.converger_command(&workload.plan_arguments()),
+            None => self.converger_command(&["plan", "script.yaml", "--json"]),
+        };
         let plan = self.in_sandbox(plan, "state").output().map_err(|error| file_error(&self.converger, &error))?;
         let digest = serde_json::from_slice::<Value>(&plan.stdout).ok().and_then(|plan| Some(plan["proposal"].as_str()?.to_owned()));
         digest.ok_or_else(|| TaskError::new(format!("no plan: {}", String::from_utf8_lossy(&plan.stderr))))
@@ -309,6 +342,21 @@ impl CrashSandbox {
             }
         }
         Ok(())
+    }
+
+    /// The exit code of a request whose steps are all done, or held for a person who must look at the new guest. `None` if any is not.
+    fn settled_request_code(&self, actor: CrashActor) -> Result<Option<i32>, TaskError> {
+        if actor.workload().is_none() {
+            return Ok(None);
+        }
+        let journal = self.read_journal("state")?.unwrap_or_default();
+        let has = |step: &CrashStep, end: &str| journal.iter().any(|own| own.step == *step && own.end.as_deref() == Some(end));
+        let codes = planned_steps(actor).into_iter().map(|step| match () {
+            () if has(&step, "done") => Some(0),
+            () if has(&step, "held") && evidence::is_proven_by_task_only(&step) => Some(evidence::HELD_EXIT_CODE),
+            () => None,
+        });
+        Ok(codes.collect::<Option<Vec<i32>>>().and_then(|codes| codes.into_iter().max()))
     }
 
     /// Copies the files of a store, except the shared-memory file, because nobody else uses the copy.
@@ -368,6 +416,7 @@ fn wrap_in_terminal(command: &Command) -> Command {
 
 fn planned_steps(actor: CrashActor) -> Vec<CrashStep> {
     let steps: &[(u64, &str)] = match actor {
+        CrashActor::Requester(_) => return actor.workload().map(RequestWorkload::planned_steps).unwrap_or_default(),
         CrashActor::Script => &[(101, "start"), (102, "start"), (103, "start"), (106, "config.set"), (106, "start"), (107, "config.set")],
         CrashActor::Person => &[
             (101, "start"),
@@ -437,8 +486,14 @@ fn requested_steps(lab: &LabChild) -> Result<Vec<CrashStep>, TaskError> {
 fn parse_request_step(request: &Value) -> Option<CrashStep> {
     let mut parts = request["path"].as_str()?.rsplit('/');
     let (verb, above) = (parts.next()?, parts.next()?);
-    let (vmid, change) = if verb == "config" { (above, "config.set") } else { (parts.next()?, verb) };
-    Some(CrashStep { vmid: vmid.parse().ok()?, change: change.to_owned() })
+    let (vmid, change) = match requests::change_of_verb(verb) {
+        Some(change) => (above, change),
+        None => (parts.next()?, verb),
+    };
+    let vmid = vmid.parse().ok()?;
+    // A clone is a step of its new guest, and is sent to its source.
+    let vmid = if change == "clone" { requests::new_guest_of(vmid)? } else { vmid };
+    Some(CrashStep { vmid, change: change.to_owned() })
 }
 
 #[cfg(test)]
@@ -472,6 +527,7 @@ mod tests {
         let step = |path: &str| parse_request_step(&json!({ "path": path })).map(|step| (step.vmid, step.change));
         assert_eq!(step("/api2/extjs/nodes/pve3/lxc/103/status/start"), Some((103, "start".into())));
         assert_eq!(step("/api2/extjs/nodes/pve3/qemu/106/config"), Some((106, "config.set".into())));
+        assert_eq!(step("/api2/extjs/nodes/pve1/qemu/900/clone"), Some((121, "clone".into())));
         assert_eq!(step("/api2/extjs/access/ticket"), None);
     }
 
