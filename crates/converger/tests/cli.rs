@@ -639,7 +639,7 @@ fn verbose_and_quiet_change_no_json_and_exclude_each_other() {
     assert_eq!([json(&["--quiet"]), json(&["--verbose"])], [json(&[]), json(&[])]);
     check_error(&run(&directory, &["--verbose", "contract", "--quiet"]), 2, &["error[usage-wrong]: ", "'--verbose'", "'--quiet'"]);
     let verbose = stdout(&run(&directory, &["audit", "desired.yaml", "--replay", "current.json", "--verbose"]));
-    assert!(verbose.contains("(impact none, risk medium, benign)"), "{verbose}");
+    assert!(verbose.contains("(impact none, risk medium, benign; needs confirmation)"), "{verbose}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
-use converger_core::apply::{OperationHistory, OperationId, RunId, RunStart};
+use converger_core::apply::{OperationHistory, OperationId, RunId, RunStart, Slug};
 use converger_core::artifact::{Digest, Provenance, write_plan};
 use converger_core::evidence::{
     Admissibility, AdmissionTracker, Decision, DecisionInputs, DecisionPart, LedgerEntry, RecordedAdmission, ReplayableDecision,
@@ -57,6 +57,8 @@ pub(super) struct RunDecision {
     pub(super) index: u64,
     /// Each recorded answer to whether it may be applied.
     admissions: Vec<RecordedAdmission>,
+    /// The codes of refusals that concern the whole run.
+    run_refusals: Vec<Slug>,
 }
 
 /// All recorded decisions.
@@ -106,7 +108,19 @@ impl DecisionIndex {
                 if let Some((run, inputs, decision_index)) = self.started.get_mut(&run) {
                     *decision_index = Some(self.decisions.len());
                     let decision = Decision { inputs: inputs.clone(), plan, judgement };
-                    self.decisions.push(RunDecision { run: run.clone(), decision, proposal, index, admissions: Vec::new() });
+                    self.decisions.push(RunDecision {
+                        run: run.clone(),
+                        decision,
+                        proposal,
+                        index,
+                        admissions: Vec::new(),
+                        run_refusals: Vec::new(),
+                    });
+                }
+            }
+            LedgerEntry::Refused { run, guest: None, code, .. } => {
+                if let Some(run_decision) = self.open_decision(&run) {
+                    run_decision.run_refusals.push(code);
                 }
             }
             LedgerEntry::RunEnded { run, .. } => drop(self.started.remove(&run)),

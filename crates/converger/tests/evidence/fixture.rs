@@ -91,6 +91,18 @@ impl EvidenceFixture {
         self.run_expecting(&arguments.iter().map(String::as_str).collect::<Vec<_>>(), 0);
     }
 
+    /// Requests an action, confirms its plan and applies it; returns the run. `--key`, if it is given, comes last.
+    pub(crate) fn apply_action(&self, request: &[&str]) -> String {
+        let json = |arguments: &[&str], code| -> serde_json::Value {
+            serde_json::from_str(&self.run_expecting(&[&["action"], arguments, &["--json"]].concat(), code)).expect("JSON")
+        };
+        let without_key = request.iter().position(|word| *word == "--key").unwrap_or(request.len());
+        let plan = json(&[&request[..without_key], &["--plan"]].concat(), 4);
+        let proposal = plan["proposal"].as_str().expect("a digest");
+        let result = json(&[request, &["--confirm", proposal]].concat(), 0);
+        result["run"].as_str().expect("a run").to_owned()
+    }
+
     pub(crate) fn run(&self, arguments: &[&str]) -> CommandOutput {
         self.apply_fixture.converger(arguments).output().expect("it starts").into()
     }

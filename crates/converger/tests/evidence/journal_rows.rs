@@ -1,10 +1,9 @@
 //! Forged rows of the journal with correct checksums that do not change the current state: releases, the order of rows, the guest of an
 //! operation, and idempotency keys. `verify` detects each of them by the ledger.
 
-use converger_core::apply::{IdempotencyKey, JournalRecord, Operation, OperationSource, RunStart, Slug};
-use converger_core::approve::{Admission, ApprovalMode, Confirmation, RefusedGuestPolicy};
-use converger_core::artifact::{Digest, Provenance};
-use converger_core::evidence::{AdmissionBundle, Decision, DecisionInputs, LedgerEntry};
+use converger_core::apply::{IdempotencyKey, JournalRecord, Operation, OperationSource, RunStart};
+use converger_core::artifact::Digest;
+use converger_core::evidence::{DecisionInputs, LedgerEntry};
 use converger_core::testing::{Rng, some_inputs, some_operations};
 use converger_store::conformance::block_on;
 use converger_store::{Batch, SqliteStore, Store as _, StoreSettings, StoreWrite};
@@ -116,13 +115,8 @@ fn refuses_a_view_in_place_of_a_table() {
     }
 }
 
-/// Records a run with one operation that has an idempotency key, as a service would.
-fn keyed_operation(fixture: &EvidenceFixture) -> Operation {
-    keyed_operation_with(fixture, true)
-}
-
-/// Like [`keyed_operation`]; the caller decides whether the plan was admitted first.
-fn keyed_operation_with(fixture: &EvidenceFixture, is_admitted: bool) -> Operation {
+/// Records a run whose operation has an idempotency key, although its plan was not admitted.
+fn record_unadmitted_operation(fixture: &EvidenceFixture) -> Operation {
     let mut seeds = (0..).map(|seed| some_operations(&mut Rng::new(seed), "keyed"));
     let found = seeds.find_map(|mut operations| operations.pop()).expect("one of many plans has a step");
     let (key, request) = (IdempotencyKey::new("key-1").expect("a key"), Digest::of_bytes(b"a request"));
@@ -132,26 +126,12 @@ fn keyed_operation_with(fixture: &EvidenceFixture, is_admitted: bool) -> Operati
     let (run, environment, plan, at_ms) = (operation.run.clone(), operation.environment.clone(), operation.plan, 1_794_700_800_000);
     let inputs = DecisionInputs { config: digest, intent: digest, observation: digest, rules: digest, catalogue: digest, ..some_inputs() };
     let started = RunStart { id: run.clone(), environment, plan, by: "ann".into(), at_ms, boot: None };
-    let answer = Slug::new("admitted").expect("a word");
-    let admission = Admission {
-        mode: ApprovalMode::Solo,
-        provenance: Provenance::Live,
-        confirmation: Confirmation::None,
-        refused: RefusedGuestPolicy::StopRun,
-        now_ms: at_ms,
-        age_secs_max: Admission::AGE_SECS_MAX,
-    };
-    let decision = Decision { inputs: inputs.clone(), plan, judgement: digest };
-    let bundle = AdmissionBundle::new("ann", decision, digest, admission, &[]).to_canonical_json().expect("memory takes it");
-    let admitted = LedgerEntry::Admitted { run: run.clone(), plan, bundle: Digest::of_bytes(&bundle), answer, at_ms };
-    let mut writes = vec![
+    let writes = vec![
         StoreWrite::blob(body),
-        StoreWrite::blob(bundle),
         StoreWrite::RunStarted { run: started, inputs: Box::new(inputs) },
         StoreWrite::decision(LedgerEntry::PlanMade { run, plan, proposal: digest, judgement: digest, at_ms }),
+        StoreWrite::from(JournalRecord::Intent { operation: Box::new(operation.clone()), at_ms }),
     ];
-    writes.extend(is_admitted.then(|| StoreWrite::decision(admitted)));
-    writes.push(StoreWrite::from(JournalRecord::Intent { operation: Box::new(operation.clone()), at_ms }));
     let store = SqliteStore::open(&fixture.state_directory(), StoreSettings::new(|fatal| panic!("{fatal}"))).expect("opens");
     let _ = block_on(store.commit(Batch::new(writes))).expect("written");
     operation
@@ -160,10 +140,10 @@ fn keyed_operation_with(fixture: &EvidenceFixture, is_admitted: bool) -> Operati
 #[test]
 fn detects_a_missing_changed_or_orphaned_key() {
     let fixture = EvidenceFixture::with_short_history();
-    let id = keyed_operation(&fixture).id;
+    let run = fixture.apply_action(&["vm.snapshot.create", "vm/101", "name=pre", "--key", "key-1"]);
     fixture.run_expecting(&["verify"], 0);
     let check = |statements: &str, expected: &str| check_detected(&fixture, statements, |forger| forger.run(statements), expected);
-    let key = format!("the idempotency key of the operation {}", id.as_str());
+    let key = format!("the idempotency key of the operation {run}-0");
     check(
         "DELETE FROM idempotency_keys",
         &format!("error[unlogged-execution]: the ledger has an idempotency key that the journal does not have: {key}"),
@@ -175,12 +155,12 @@ fn detects_a_missing_changed_or_orphaned_key() {
     check(more, &format!("error[unlogged-execution]: the journal has an idempotency key that the ledger does not have: {key}"));
 }
 
-/// A one-shot request needs an admitted plan like any other operation. No command of this program creates one yet.
+/// A one-shot request needs an admitted plan like any other operation.
 #[test]
 fn detects_a_keyed_operation_without_an_admitted_plan() {
     let fixture = EvidenceFixture::with_short_history();
     let size = fixture.entry_count();
-    let id = keyed_operation_with(&fixture, false).id;
+    let id = record_unadmitted_operation(&fixture).id;
     let expected = format!(
         "error[unlogged-execution]: entry {}: the operation {} started, but its plan was not admitted before",
         size + 2,

@@ -131,9 +131,40 @@ fn approval_of_another_plan_is_not_shown_for_this_one() {
     let run = DatabaseForger::open(&fixture.state_directory()).text("SELECT id FROM runs ORDER BY seq DESC LIMIT 1");
     let output = fixture.run_expecting(&["explain", &run], 0);
     let short = &other[.."sha256:".len() + 12];
-    assert!(output.contains(&format!(" approved another plan (digest, {short})")) && !output.contains("approved by"), "{output}");
+    assert!(output.contains(&format!(" approved another proposal (digest, {short})")) && !output.contains("approved by"), "{output}");
     let json: Value = serde_json::from_str(&fixture.run_expecting(&["explain", &run, "--json"], 0)).expect("JSON");
-    assert_eq!(json["admissions"][0]["approvals"][0]["plan"], other, "{json}");
+    assert_eq!(json["admissions"][0]["approvals"][0]["proposal"], other, "{json}");
+}
+
+/// A request that was applied, one that was refused, and a plan that was only kept: each is found by its run and by the digest that commands show.
+#[test]
+fn requests_are_explained_reproduced_compared_and_proven() {
+    let fixture = EvidenceFixture::with_short_history();
+    let applied = fixture.apply_action(&["vm.snapshot.create", "vm/101", "name=pre"]);
+    let run_of = |output: &str| serde_json::from_str::<Value>(output).expect("JSON")["run"].as_str().expect("a run").to_owned();
+    let refused = run_of(&fixture.run_expecting(&["action", "vm.snapshot.create", "vm/101", "name=PRE", "--json"], 3));
+    let unsigned = run_of(&fixture.run_expecting(&["action", "vm.snapshot.delete", "vm/101", "name=pre", "--json"], 3));
+    let kept = fixture.run(&["action", "vm.disk.grow", "vm/101", "disk=scsi9", "size=8GiB", "--plan", "--record"]);
+    assert!(kept.code == Some(3) && kept.err.contains("recorded the plan as run "), "{kept:?}");
+    let kept = DatabaseForger::open(&fixture.state_directory()).text("SELECT id FROM runs ORDER BY seq DESC LIMIT 1");
+    for (run, expected) in [
+        (&applied, "  admission: admitted in entry "),
+        (&refused, "snapshot-exists: "),
+        (&unsigned, "  refused: approval-missing\n"),
+        (&kept, "  admission: none, the run ended before it\n"),
+    ] {
+        let explained = fixture.run_expecting(&["explain", run], 0);
+        assert!(explained.contains(expected), "`{expected}`: {explained}");
+        let reproduced = fixture.run_expecting(&["reproduce", run], 0);
+        assert!(reproduced.starts_with("reproduced: the same inputs give the same decision, byte for byte\n"), "{reproduced}");
+    }
+    fixture.run_expecting(&["diff", &applied, &refused], 4);
+    fixture.run_expecting(&["verify"], 0);
+    let key = fixture.key();
+    for what in [format!("{applied}-0"), kept] {
+        fixture.run_expecting(&["ledger", "prove", &what, "--out", "receipt.txt", "--overwrite"], 0);
+        fixture.run_expecting(&["verify", "receipt.txt", "--key", &key], 0);
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The outcome of a recorded plan: its approvals, its admission, and its operations.
 
-use converger_core::apply::{OperationHistory, RunId};
+use converger_core::apply::{OperationHistory, RunId, Slug};
 use serde_json::{Value as Json, json};
 
 use super::super::{CommandError, ops};
@@ -23,6 +23,10 @@ impl PlanOutcome {
     pub(super) fn render(&self, run_decision: &RunDecision) -> String {
         let mut text = format!("\n{} {}\n", apply_style(render::CYAN, "run"), run_decision.run.id.as_str());
         text.extend(run_decision.admissions.iter().map(|admission| format!("  admission: {}\n", admission::describe_admission(admission))));
+        if !run_decision.run_refusals.is_empty() {
+            let codes: Vec<&str> = run_decision.run_refusals.iter().map(Slug::as_str).collect();
+            text.push_str(&format!("  refused: {}\n", codes.join(", ")));
+        }
         if run_decision.admissions.is_empty() {
             text.push_str("  admission: none, the run ended before it\n");
         }

@@ -151,7 +151,7 @@ mod tests {
             let (id, environment) = (RunId::new(run).expect("a run"), EnvironmentName::new("lab").expect("a name"));
             let run = RunStart { id, environment, plan: digest(start), by: "ann".into(), at_ms: 0, boot: None };
             let decision = Decision { inputs, plan: digest(start), judgement: any };
-            RunDecision { run, decision, proposal: digest(proposal), index: 0, admissions: Vec::new() }
+            RunDecision { run, decision, proposal: digest(proposal), index: 0, admissions: Vec::new(), run_refusals: Vec::new() }
         });
         DecisionIndex { decisions: made.collect(), ..DecisionIndex::default() }
     }
