@@ -5,6 +5,7 @@
 //! The workloads are in the benches of core, the examples of the store and the program; this module
 //! builds, runs and judges them. Must not compare with numbers of another run.
 
+mod actions;
 mod ansible;
 mod build;
 mod child;
@@ -56,7 +57,7 @@ const START_COUNT: u32 = 200;
 /// One part of the measurement.
 type MeasureFn = fn(&BenchPrograms, &mut BenchReport) -> TaskResult;
 /// All parts of a full measurement.
-const MEASUREMENTS: [MeasureFn; 11] = [
+const MEASUREMENTS: [MeasureFn; 13] = [
     measure_allocations,
     measure_end_to_end,
     measure_yaml,
@@ -68,6 +69,8 @@ const MEASUREMENTS: [MeasureFn; 11] = [
     engine::measure_journal,
     engine::measure_journal_ratio,
     |programs, report| evidence::measure_evidence(&programs.store.evidence, report),
+    actions::measure_actions,
+    actions::measure_provisioning,
 ];
 /// Planning is measured only before every nth part, because writing the largest fleet takes 15 seconds.
 const MEASUREMENTS_PER_PLAN_TURN: usize = 4;

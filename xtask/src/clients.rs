@@ -1,5 +1,5 @@
 //! Checks the lab with independent clients, `proxmoxer` and Ansible's `community.proxmox`, for each
-//! release of Proxmox VE.
+//! release of Proxmox VE; then checks with `proxmoxer` what our own actions did.
 //!
 //! What they do and what they expect is in `xtask/python` and `xtask/ansible`.
 
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
+use crate::actions;
 use crate::ansible;
 use crate::lab::{self, LabChild, LabTime};
 use crate::python;
@@ -28,7 +29,8 @@ pub(crate) fn check_clients() -> TaskResult {
         let requests = lab.requests()?;
         lab::check_all_handled(&requests)?;
         lab::check_all_documented(&requests)
-    })
+    })?;
+    actions::check_actions()
 }
 
 /// The first run of the playbook changes everything, the second one nothing.

@@ -3,6 +3,7 @@
 //! Must not contain the tasks themselves. Code that builds, checks or generates something belongs
 //! in the module named after that task.
 
+mod actions;
 mod ansible;
 mod bench;
 mod ci;
