@@ -3,6 +3,7 @@
 //! There is no raw endpoint, replace or delete: a change that is not in this enum cannot be planned.
 
 mod changes;
+mod provisioning;
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -10,9 +11,11 @@ use serde::{Serialize, Serializer};
 use crate::guest::{RunState, Vmid};
 use crate::normalize::{ChangeEffect, Field, FieldValue};
 
+pub(crate) use changes::BirthMarksRow;
 pub use changes::{
     CloneSource, ClonedDisks, DiskGrowth, ExistingSnapshot, GuestClone, Migration, MigrationMode, NewSnapshot, SnapshotRollback,
 };
+pub use provisioning::Provisioning;
 
 /// One primitive change of a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +48,8 @@ pub enum Change {
     Migrate(Box<Migration>),
     /// Makes the guest, as a clone of another one.
     Clone(Box<GuestClone>),
+    /// Writes the attributes of a guest that was just made, once.
+    Provision(Box<Provisioning>),
 }
 
 /// One config key in a write.
@@ -168,12 +173,13 @@ const fn action_row(
 }
 
 /// The catalogue, sorted by name. A plan binds the rows of the changes that it uses.
-pub static CATALOGUE: [Action; 11] = {
+pub static CATALOGUE: [Action; 12] = {
     use ApprovalNeed as Need;
     use ChangeClass::{Benign, Destructive, Disruptive};
     use Risk::{High, Low, Medium};
     [
         action_row("vm.clone", "clone", Benign, Impact::None, Medium, Need::None),
+        action_row("vm.clone.provision", "provision", Disruptive, Impact::None, Medium, Need::One),
         action_row("vm.config.set", "config.set", Benign, Impact::None, Low, Need::None),
         action_row("vm.disk.grow", "disk.grow", Disruptive, Impact::None, Medium, Need::One),
         action_row("vm.migrate", "migrate", Disruptive, Impact::Reload, High, Need::One),
@@ -191,11 +197,12 @@ impl Change {
     /// Its row in the catalogue.
     #[must_use]
     pub fn action(&self) -> &'static Action {
-        let [clone, config_set, disk_grow, migrate, reboot, shutdown, create, delete, rollback, start, stop] = &CATALOGUE;
+        let [clone, provision, config_set, disk_grow, migrate, reboot, shutdown, create, delete, rollback, start, stop] = &CATALOGUE;
         match self {
             Self::Clone(_) => clone,
             Self::ConfigSet(_) => config_set,
             Self::DiskGrow(_) => disk_grow,
+            Self::Provision(_) => provision,
             Self::Migrate(_) => migrate,
             Self::Reboot { .. } => reboot,
             Self::Shutdown { .. } => shutdown,
@@ -225,7 +232,8 @@ impl Change {
             | Self::SnapshotDelete(_)
             | Self::DiskGrow(_)
             | Self::Migrate(_)
-            | Self::Clone(_) => None,
+            | Self::Clone(_)
+            | Self::Provision(_) => None,
         }
     }
 
@@ -265,6 +273,7 @@ impl Change {
             "disk.grow" => from_value(params).ok().map(Self::DiskGrow),
             "migrate" => from_value(params).ok().map(Self::Migrate),
             "clone" => from_value(params).ok().map(Self::Clone),
+            "provision" => from_value(params).ok().map(Self::Provision),
             _ => None,
         }
     }
@@ -288,6 +297,7 @@ impl Serialize for ChangeParams<'_> {
             Change::DiskGrow(growth) => growth.serialize(serializer),
             Change::Migrate(migration) => migration.serialize(serializer),
             Change::Clone(clone) => clone.serialize(serializer),
+            Change::Provision(provisioning) => provisioning.serialize(serializer),
             Change::ConfigSet(_) | Change::Start | Change::Shutdown { .. } | Change::Stop | Change::Reboot { .. } => {
                 serializer.serialize_none()
             }

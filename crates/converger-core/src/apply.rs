@@ -8,6 +8,7 @@
 //!
 //! Must not send, wait or store. Callers pass in ids and times.
 
+mod birth;
 pub mod check;
 mod decode;
 mod env_request;
@@ -26,14 +27,15 @@ mod tests;
 use crate::artifact::Digest;
 use crate::guest::{ClusterIdentity, EnvironmentName, Vmid};
 
+pub use birth::{birth_marks_of, births};
 pub use check::{CheckContext, DependencyCheck};
 pub(crate) use decode::{
     OperationDecoder, OutcomeDecoder, check_schema, parse_stored, read_checked, read_enum, read_evidence, read_list, read_u32, read_vmid,
 };
 pub use decode::{StoredTextError, parse_operation, parse_outcome};
 pub use env_request::{
-    ClusterMembership, ConfigRevision, EnvFault, EnvFaultKind, EnvRequest, EnvResponse, GuestAddress, IdState, LiveConfig, LiveStatus,
-    ObservedTask, SendResult, TaskState,
+    ClusterMembership, ConfigRevision, EnvFault, EnvFaultKind, EnvRequest, EnvResponse, GuestAddress, IdState, LiveConfig, LiveDayOne,
+    LiveStatus, ObservedTask, SendResult, TaskState,
 };
 pub use history::{IllegalRecord, JournalProgress, OperationHistory, ResolutionRecord, SendingMark, is_storable, is_valid_remark};
 pub use id::{BootId, IdempotencyKey, OperationId, RunId, Slug, TaskId};

@@ -37,7 +37,8 @@ pub fn risk(change: &Change) -> Risk {
         | Change::SnapshotRollback(_)
         | Change::DiskGrow(_)
         | Change::Migrate(_)
-        | Change::Clone(_) => Risk::Low,
+        | Change::Clone(_)
+        | Change::Provision(_) => Risk::Low,
     };
     change.action().risk.max(raised)
 }

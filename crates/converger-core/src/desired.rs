@@ -11,6 +11,7 @@ mod layout;
 mod order;
 mod parse;
 mod selection;
+mod settings;
 
 use std::collections::BTreeMap;
 
@@ -22,6 +23,7 @@ use crate::guest::{EnvironmentName, GuestIdentity, GuestKind, GuestName, RunStat
 use crate::normalize::{Field, FieldValue};
 
 pub use selection::{GuestSelection, VmidRange};
+pub(crate) use settings::{parse_normal_settings, parse_settings};
 
 /// The version of the file format.
 pub const VERSION: u64 = 1;

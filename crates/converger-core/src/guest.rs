@@ -2,6 +2,7 @@
 //!
 //! Must not depend on what is declared (`desired`) or observed (`observe`).
 
+mod day_one;
 mod parts;
 
 use std::fmt;
@@ -9,6 +10,10 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
+pub use day_one::{
+    AddressSetting, Addresses, BridgeName, CloudInitUser, CpuType, DayOne, DomainName, IpList, MacAddress, SecretReference, SshPublicKey,
+    VlanTag, parse_ssh_keys,
+};
 pub use parts::{DiskKey, DiskSize, SnapshotName, StorageName};
 
 /// The id of a guest, unique in its environment over both kinds.

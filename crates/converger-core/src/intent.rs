@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-use crate::action::{ClonedDisks, MigrationMode};
+use crate::action::{ClonedDisks, MigrationMode, Provisioning};
 use crate::artifact::Digest;
 use crate::desired::{self, Desired, DesiredSetting, Scope, SettingsRow};
 use crate::guest::{DiskKey, DiskSize, EnvironmentName, GuestKind, GuestName, NodeName, SnapshotName, StorageName, Vmid};
@@ -133,6 +133,14 @@ pub struct CloneRequest {
     pub storage: Option<StorageName>,
     /// The pool that it becomes a member of.
     pub pool: Option<Box<str>>,
+    /// What it gets in its first config write.
+    pub provisioning: Provisioning,
+    /// The disk that grows; the one that it boots from if it is not given.
+    pub disk: Option<DiskKey>,
+    /// The size of that disk; that of the source if it is not given.
+    pub disk_size: Option<DiskSize>,
+    /// Whether it is started at the end.
+    pub start: bool,
 }
 
 impl RequestedAction {
@@ -310,14 +318,29 @@ struct RequestParams<'r>(&'r RequestedAction);
 
 impl Serialize for RequestParams<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if let RequestedAction::ConfigSet(settings) = self.0 {
-            return serializer.collect_map([("config", SettingsRow(settings))]);
-        }
-        serializer.collect_map(parameter_texts(self.0))
+        let settings = match self.0 {
+            RequestedAction::ConfigSet(settings) => Some(&**settings),
+            RequestedAction::Clone(clone) if !clone.provisioning.fields.is_empty() => Some(&*clone.provisioning.fields),
+            _ => None,
+        };
+        let mut params: Vec<(&str, ParamRow<'_>)> =
+            parameter_texts(self.0).into_iter().map(|(name, text)| (name, ParamRow::Text(text))).collect();
+        params.extend(settings.map(|settings| ("config", ParamRow::Settings(SettingsRow(settings)))));
+        params.sort_by_key(|(name, _)| *name);
+        serializer.collect_map(params)
     }
 }
 
-/// The parameters as text, sorted by name. Parsing them gives the same action.
+/// A parameter in canonical form.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ParamRow<'r> {
+    Text(String),
+    /// All managed fields that are given.
+    Settings(SettingsRow<'r>),
+}
+
+/// The parameters as text. Parsing them gives the same action.
 fn parameter_texts(action: &RequestedAction) -> Vec<(&'static str, String)> {
     fn given<T>(name: &'static str, value: Option<&T>, text: impl FnOnce(&T) -> String) -> Option<(&'static str, String)> {
         value.map(|value| (name, text(value)))
@@ -343,18 +366,20 @@ fn parameter_texts(action: &RequestedAction) -> Vec<(&'static str, String)> {
         .flatten()
         .collect(),
         RequestedAction::Clone(clone) => {
-            let CloneRequest { vmid, name, disks, node, storage, pool } = &**clone;
-            [
+            let CloneRequest { vmid, name, disks, node, storage, pool, provisioning, disk, disk_size, start } = &**clone;
+            let own = [
+                given("disk", disk.as_ref(), |disk| disk.as_str().to_owned()),
+                given("disk-size", disk_size.as_ref(), ToString::to_string),
                 given("disks", disks.as_ref(), |disks| disks.word().to_owned()),
                 Some(("name", name.as_str().to_owned())),
                 Some(("newid", vmid.to_string())),
                 given("node", node.as_ref(), |node| node.as_str().to_owned()),
+                given("password", provisioning.password.as_ref(), ToString::to_string),
                 given("pool", pool.as_ref(), |pool| pool.to_string()),
+                start.then(|| ("start", "true".to_owned())),
                 given("storage", storage.as_ref(), |storage| storage.as_str().to_owned()),
-            ]
-            .into_iter()
-            .flatten()
-            .collect()
+            ];
+            own.into_iter().flatten().chain(provisioning.attributes.entries()).collect()
         }
     }
 }

@@ -382,8 +382,8 @@ pub fn effect(rule: &FieldRule, before: Option<&FieldValue>, after: Option<&Fiel
 }
 
 /// Prefixes of keys that let a guest reach its host: host programs and files, devices and directories.
-pub const HOST_REACHING: [&str; 11] =
-    ["args", "dev", "hookscript", "hostpci", "ivshmem", "lxc.", "mp", "parallel", "serial", "usb", "virtiofs"];
+pub const HOST_REACHING: [&str; 12] =
+    ["args", "cicustom", "dev", "hookscript", "hostpci", "ivshmem", "lxc.", "mp", "parallel", "serial", "usb", "virtiofs"];
 
 /// Whether a config key lets a guest reach its host. Compares prefixes, because the number of such keys depends on the release.
 #[must_use]

@@ -4,6 +4,7 @@
 
 use serde::Serialize;
 
+use crate::artifact::Digest;
 use crate::desired::{DesiredGuest, Scope};
 use crate::guest::{ClusterIdentity, GuestIdentity, Vmid};
 use crate::normalize::{Field, FieldValue, WordSet};
@@ -19,6 +20,9 @@ const PROTECTED_TAG: &str = "prod";
 /// What is protected from interruption. Its digest is part of every plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Rules {
+    /// Omitted if empty, so that a plan does not depend on whether a state directory exists.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    births: Vec<Birth>,
     ids: Vec<Vmid>,
     names: Vec<String>,
     tags: Vec<String>,
@@ -26,7 +30,7 @@ pub struct Rules {
     /// machine may be applied from another.
     #[serde(skip)]
     machine: MachineIdentity,
-    /// Omitted if empty, so that a plan does not depend on whether a state directory exists.
+    /// Omitted if empty, like the births.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     own_writes: Vec<OwnWrite>,
 }
@@ -38,6 +42,19 @@ pub struct OwnWrite {
     pub field: Field,
     /// The pending value as displayed in a plan; `None` for a removal.
     pub value: Option<String>,
+    /// The guest.
+    pub vmid: Vmid,
+}
+
+/// A guest that this program made as a clone, according to its journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Birth {
+    /// The birth marks that it had when the clone was verified.
+    pub identity: GuestIdentity,
+    /// Whether everything that it was to get at first is recorded as written.
+    pub provisioned: bool,
+    /// The request that it was made for.
+    pub request: Digest,
     /// The guest.
     pub vmid: Vmid,
 }
@@ -211,6 +228,7 @@ impl Rules {
             names: lower(names, PROTECTED_NAME_PREFIX),
             tags: lower(tags, PROTECTED_TAG),
             machine: MachineIdentity::default(),
+            births: Vec::new(),
             own_writes: Vec::new(),
         }
     }
@@ -225,6 +243,28 @@ impl Rules {
     #[must_use]
     pub fn with_own_writes(self, own_writes: Vec<OwnWrite>) -> Self {
         Self { own_writes: sort_unique(own_writes), ..self }
+    }
+
+    /// Sets the guests that this program made; the first one of each id counts.
+    #[must_use]
+    pub fn with_births(self, mut births: Vec<Birth>) -> Self {
+        births.sort_by_key(|birth| birth.vmid);
+        births.dedup_by_key(|birth| birth.vmid);
+        Self { births, ..self }
+    }
+
+    /// The guests that this program made, sorted by id.
+    #[must_use]
+    pub fn births(&self) -> &[Birth] {
+        &self.births
+    }
+
+    /// The birth of an observed guest, if this program made it and it still has its birth marks.
+    #[must_use]
+    pub fn birth_of(&self, row: &ObservedGuest) -> Option<&Birth> {
+        let index = self.births.binary_search_by_key(&row.vmid, |birth| birth.vmid).ok()?;
+        let Reading::Read(identity) = &row.identity else { return None };
+        self.births.get(index).filter(|birth| birth.identity == **identity)
     }
 
     /// Pending changes that this program wrote itself.
@@ -319,7 +359,7 @@ impl Rules {
         grounds
     }
 
-    fn is_protected_name(&self, name: &str) -> bool {
+    pub(crate) fn is_protected_name(&self, name: &str) -> bool {
         // Proxmox has no names with leading whitespace; trim it anyway so that such a name cannot evade protection.
         let name = name.trim_start();
         self.names.iter().any(|prefix| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix)))

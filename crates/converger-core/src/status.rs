@@ -146,7 +146,8 @@ pub fn refusal_status(code: Refusal) -> EndStatus {
         | Refusal::GuestReplicated
         | Refusal::NodeMemory
         | Refusal::StorageFull
-        | Refusal::IdTaken => 409,
+        | Refusal::IdTaken
+        | Refusal::ProvisioningUnfinished => 409,
     };
     EndStatus { exit: REFUSED, http }
 }

@@ -32,7 +32,7 @@ use converger_core::apply::{
     Uptime,
 };
 use converger_core::failure::FailureCode;
-use converger_core::guest::NodeName;
+use converger_core::guest::{GuestIdentity, NodeName};
 use converger_core::refusal::Refusal;
 
 use precheck::{PreSendCheck, ReadyChange};
@@ -249,6 +249,14 @@ impl OperationState {
             send_state: sending,
             evidence,
             stage: OperationStage::New,
+        }
+    }
+
+    /// Sets the birth marks of a guest that an earlier step has made. Later changes nothing: the intent that is recorded has the marks, and
+    /// a guest whose marks were known at plan time keeps those.
+    pub fn set_birth_marks(&mut self, identity: &GuestIdentity) {
+        if self.stage == OperationStage::New && self.operation.guest.identity.is_none() {
+            self.operation.guest.identity = Some(identity.clone());
         }
     }
 

@@ -14,9 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use converger_core::apply::{
     CheckContext, EnvFault, EnvFaultKind, EnvResponse, Evidence, Operation, OperationHistory, OperationId, Outcome, RunId, SendResult,
-    Uptime,
+    Uptime, birth_marks_of,
 };
 use converger_core::failure::FailureCode;
+use converger_core::guest::GuestIdentity;
 
 use crate::executor::{ExecutionReport, OperationReport};
 use crate::operation::{self, CommitFailure, OperationCommand, OperationEvent, Patience, Phase, SendBlock};
@@ -326,6 +327,7 @@ impl RunMachine {
             self.effects.push(RunEffect::PhaseReached(id.clone(), held.state.phase()));
         }
         let end = held.state.outcome().map(Outcome::end);
+        let born = held.state.outcome().and_then(|outcome| birth_marks_of(held.state.operation(), outcome));
         held.ended_ms = end.map(|_| now_ms);
         let new_node = self.schedule.node_of(id).and_then(|counted| held.state.moved_node(counted));
         match (command, new_node) {
@@ -339,9 +341,24 @@ impl RunMachine {
         if is_journal_lost {
             self.feed_schedule(schedule::ScheduleEvent::Stop { scope: StopScope::OpenRuns, code: FailureCode::JournalUnwritable }, now_ms);
         }
+        if let Some(identity) = born {
+            self.hand_over_birth_marks(id, &identity);
+        }
         if let Some(end) = end {
             self.feed_schedule(schedule::ScheduleEvent::Ended { id: id.clone(), end }, now_ms);
             self.close(id);
+        }
+    }
+
+    /// Gives the birth marks of a new guest to the later steps of its submission, before any of them begins.
+    fn hand_over_birth_marks(&mut self, id: &OperationId, identity: &GuestIdentity) {
+        let Some(maker) = self.operations.get(id) else { return };
+        let (submission, vmid) = (maker.submission, maker.state.operation().guest.vmid);
+        let Some(own) = self.submissions.get(&submission) else { return };
+        for other in own.order.iter().filter(|other| *other != id) {
+            if let Some(held) = self.operations.get_mut(other).filter(|held| held.state.operation().guest.vmid == vmid) {
+                held.state.set_birth_marks(identity);
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use converger_core::apply::{
-    CheckContext, ClusterMembership, ConfigRevision, EnvFault, EnvFaultKind, EnvResponse, GuestAddress, LiveConfig, LiveStatus,
+    CheckContext, ClusterMembership, ConfigRevision, EnvFault, EnvFaultKind, EnvResponse, GuestAddress, LiveConfig, LiveDayOne, LiveStatus,
     ObservedTask, Operation, OperationId, OperationSource, OperationTarget, RunId, SendResult, TaskId, TaskState,
 };
 use converger_core::artifact::Digest;
@@ -101,6 +101,7 @@ pub(crate) fn status_response(run_state: &str) -> EnvResponse {
 
 pub(crate) fn live_config(cores: u32) -> LiveConfig {
     LiveConfig {
+        day_one: LiveDayOne::default(),
         digest: None,
         disks: Box::default(),
         name: "web".into(),

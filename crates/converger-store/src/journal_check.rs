@@ -355,8 +355,11 @@ fn describe_freeze(freeze: &Freeze) -> String {
 
 /// The idempotency key of an operation, if it has one.
 fn idempotency_row(names: &EnvironmentNames, history: &OperationHistory) -> Option<IdempotencyRow> {
-    let Operation { environment, id, source: OperationSource::OneShot { key, request }, .. } = &*history.operation else { return None };
-    Some(IdempotencyRow { environment: names.current(environment).clone(), key: key.clone(), request: *request, operation: id.clone() })
+    let Operation { environment, id, step, source: OperationSource::OneShot { key, request }, .. } = &*history.operation else {
+        return None;
+    };
+    let (environment, change) = (names.current(environment).clone(), step.change.word().into());
+    Some(IdempotencyRow { environment, key: key.clone(), change, request: *request, operation: id.clone() })
 }
 
 /// The first row that is in only one of two lists.

@@ -139,6 +139,8 @@ pub struct IdempotencyRow {
     pub environment: EnvironmentName,
     /// The key.
     pub key: IdempotencyKey,
+    /// The change of the operation: a step of the request begins at most once.
+    pub change: Box<str>,
     /// The digest of the request that used it.
     pub request: Digest,
     /// The operation.

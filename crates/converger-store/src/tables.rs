@@ -36,7 +36,10 @@ pub(crate) trait ReadTables {
     fn occupant(&self, environment: &EnvironmentName, vmid: Vmid) -> Result<Option<OperationId>, Self::Error>;
     /// The operation of an environment that a task belongs to.
     fn operation_of_task(&self, environment: &EnvironmentName, task: &TaskId) -> Result<Option<OperationId>, Self::Error>;
+    /// The first operation of a key, with the request that the key belongs to.
     fn request_of_key(&self, environment: &EnvironmentName, key: &IdempotencyKey) -> Result<Option<(OperationId, Digest)>, Self::Error>;
+    /// The operation that began this change of the request of a key.
+    fn step_of_key(&self, environment: &EnvironmentName, key: &IdempotencyKey, change: &str) -> Result<Option<OperationId>, Self::Error>;
     fn run(&self, id: &RunId) -> Result<Option<RunHistory>, Self::Error>;
     fn hold(&self, environment: &EnvironmentName, vmid: Vmid) -> Result<Option<Hold>, Self::Error>;
     fn freeze(&self, environment: &EnvironmentName) -> Result<Option<Freeze>, Self::Error>;
@@ -312,13 +315,18 @@ fn apply_intent<T: WriteTables>(tables: &mut T, operation: Box<Operation>, at_ms
     tables.put_record(record, JournalProgress::default()).map_err(ApplyBatchError::Failed)
 }
 
-/// An idempotency key belongs to one request forever.
+/// An idempotency key belongs to one request forever, and each change of the request begins at most once.
 fn check_not_repeated<T: WriteTables>(tables: &T, operation: &Operation) -> ApplyResult<T::Error> {
     let OperationSource::OneShot { key, request } = &operation.source else { return Ok(()) };
     match tables.request_of_key(&operation.environment, key).map_err(ApplyBatchError::Failed)? {
+        None => return Ok(()),
+        Some((first, first_request)) if first_request != *request => return Err(StoreRefusal::KeyReused { key: key.clone(), first }.into()),
+        Some(_) => {}
+    }
+    let change = operation.step.change.word();
+    match tables.step_of_key(&operation.environment, key, change).map_err(ApplyBatchError::Failed)? {
+        Some(first) => Err(ApplyBatchError::Repeated(first)),
         None => Ok(()),
-        Some((first, first_request)) if first_request == *request => Err(ApplyBatchError::Repeated(first)),
-        Some((first, _)) => Err(StoreRefusal::KeyReused { key: key.clone(), first }.into()),
     }
 }
 

@@ -110,7 +110,8 @@ fn clone(kind: GuestKind, config: &LiveConfig) -> Change {
         vmid,
     };
     let name = GuestName::new("copy").expect("a name");
-    let clone = GuestClone { disks: ClonedDisks::Full, name, node, pool: None, source, storage: None, vmid: test_vmid(300) };
+    let clone =
+        GuestClone { disks: ClonedDisks::Full, name, node, pool: None, provisions: false, source, storage: None, vmid: test_vmid(300) };
     Change::Clone(Box::new(clone))
 }
 
@@ -129,7 +130,7 @@ fn growth(kind: GuestKind, config: &LiveConfig) -> Change {
     let disk = DiskKey::new(kind, if kind == GuestKind::Qemu { "scsi0" } else { "rootfs" }).expect("a disk");
     let own = config.disks.iter().find(|own| own.key == disk).expect("the disk");
     let (before, after) = (own.size.expect("a size"), DiskSize::parse("16G").expect("a size"));
-    Change::DiskGrow(Box::new(DiskGrowth { after, before, disk, volume: own.volume.clone() }))
+    Change::DiskGrow(Box::new(DiskGrowth { after, before, disk, volume: Some(own.volume.clone()) }))
 }
 
 /// One write for each field of the verb.

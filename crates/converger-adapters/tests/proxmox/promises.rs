@@ -273,7 +273,16 @@ fn clone_change(disks: ClonedDisks) -> Change {
         vmid: vmid(100),
     };
     let name = GuestName::new("copy").expect("a name");
-    Change::Clone(Box::new(GuestClone { disks, name, node: node_name("n2"), pool: None, source, storage: None, vmid: vmid(200) }))
+    Change::Clone(Box::new(GuestClone {
+        disks,
+        name,
+        node: node_name("n2"),
+        pool: None,
+        provisions: false,
+        source,
+        storage: None,
+        vmid: vmid(200),
+    }))
 }
 
 #[test]
@@ -373,7 +382,7 @@ fn g2_guest_that_is_not_found_proves_no_promise() {
 fn growth_change() -> Change {
     let (before, after) = (DiskSize::parse("16G").expect("a size"), DiskSize::parse("32G").expect("a size"));
     let disk = DiskKey::new(GuestKind::Qemu, "scsi0").expect("a disk");
-    Change::DiskGrow(Box::new(DiskGrowth { after, before, disk, volume: "dir1:100/vm-100-disk-0.qcow2".into() }))
+    Change::DiskGrow(Box::new(DiskGrowth { after, before, disk, volume: Some("dir1:100/vm-100-disk-0.qcow2".into()) }))
 }
 
 #[test]

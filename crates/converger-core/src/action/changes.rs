@@ -65,8 +65,9 @@ pub struct DiskGrowth {
     /// The disk.
     #[serde(deserialize_with = "parse_disk_key")]
     pub disk: DiskKey,
-    /// The volume behind it.
-    pub volume: Box<str>,
+    /// The volume behind it; `None` if the guest is only made by an earlier step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<Box<str>>,
 }
 
 /// A move to another node.
@@ -127,6 +128,9 @@ pub struct GuestClone {
     /// The pool that it becomes a member of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<Box<str>>,
+    /// Whether a later step provisions it. Until that is done, no other intent starts it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub provisions: bool,
     /// The guest that it is made from.
     pub source: CloneSource,
     /// The storage of its disks; `None` for the storages of the source.
@@ -183,7 +187,7 @@ impl<'de> Deserialize<'de> for CloneSource {
         #[serde(deny_unknown_fields)]
         struct CloneSourceRow {
             digest: Box<str>,
-            identity: CloneMarksRow,
+            identity: BirthMarksRow,
             kind: Box<str>,
             name: Box<str>,
             #[serde(deserialize_with = "parse_node_name")]
@@ -203,14 +207,21 @@ impl<'de> Deserialize<'de> for CloneSource {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct CloneMarksRow {
+pub(crate) struct BirthMarksRow {
     ctime: Option<u64>,
     mac: Option<Box<str>>,
     rootfs: Option<Box<str>>,
     uuid: Option<Box<str>>,
 }
 
-impl CloneMarksRow {
+impl BirthMarksRow {
+    /// The marks of a guest whose kind follows from them; `None` if there are none, or those of both kinds.
+    pub(crate) fn into_known_identity(self) -> Option<GuestIdentity> {
+        let is_qemu = self.uuid.is_some() || self.ctime.is_some();
+        let is_lxc = self.mac.is_some() || self.rootfs.is_some();
+        (is_qemu != is_lxc).then(|| self.into_identity(if is_qemu { GuestKind::Qemu } else { GuestKind::Lxc }))?
+    }
+
     fn into_identity(self, kind: GuestKind) -> Option<GuestIdentity> {
         match (kind, self) {
             (GuestKind::Qemu, Self { ctime, uuid, mac: None, rootfs: None }) => Some(GuestIdentity::Qemu { uuid, ctime }),

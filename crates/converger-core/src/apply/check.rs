@@ -279,9 +279,9 @@ fn check_preconditions(operation: &Operation, config: &LiveConfig, state: RunSta
     }
     if let Change::ConfigSet(fields) = &operation.step.change {
         differences.extend(fields.iter().filter_map(|change| describe_field_difference(operation, change, config)));
-        if config.revision.is_none() {
-            return Some(Refusal::config_unreadable(vec!["digest".into()]));
-        }
+    }
+    if matches!(operation.step.change, Change::ConfigSet(_) | Change::Provision(_)) && config.revision.is_none() {
+        return Some(Refusal::config_unreadable(vec!["digest".into()]));
     }
     (!differences.is_empty()).then(|| Refusal::plan_stale(differences))
 }
@@ -355,10 +355,11 @@ fn check_protection(operation: &Operation, context: &CheckContext, config: &Live
         }
     }
     let written = match &step.change {
-        Change::ConfigSet(fields) => fields.iter().find(|change| change.field == Field::Tags)?,
+        Change::ConfigSet(fields) => &fields.iter().find(|change| change.field == Field::Tags)?.after,
+        Change::Provision(provisioning) => &provisioning.fields.iter().find(|setting| setting.field == Field::Tags)?.wanted,
         _ => return None,
     };
-    let stays = |tag: &str| matches!(&written.after, Some(FieldValue::Tags(tags)) if tags.iter().any(|own| own == tag));
+    let stays = |tag: &str| matches!(written, Some(FieldValue::Tags(tags)) if tags.iter().any(|own| own == tag));
     let removed_tags: Vec<String> =
         current_and_pending_tags(config).filter(|tag| context.rules.is_protecting_tag(tag) && !stays(tag)).map(str::to_owned).collect();
     (!removed_tags.is_empty()).then(|| Refusal::protection_change(removed_tags))

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use super::id::{Slug, TaskId};
 use super::outcome::Evidence;
 use crate::action::Change;
-use crate::guest::{GuestIdentity, GuestKind, NodeName, Vmid};
+use crate::guest::{DayOne, GuestIdentity, GuestKind, NodeName, Vmid};
 use crate::normalize::WordSet;
 use crate::observe::{EffectiveValues, GuestDisk, HaState, ObservedStatus, PendingChange, SnapshotTree};
 
@@ -203,10 +203,21 @@ pub struct LiveConfig {
     pub protection: bool,
     /// The disks and drives, sorted by key.
     pub disks: Box<[GuestDisk]>,
+    /// Attributes outside the table of fields.
+    pub day_one: LiveDayOne,
     /// The platform's digest of the config; `None` if it gave none.
     pub digest: Option<Box<str>>,
     /// What binds a write to this reading; `None` if the platform gave nothing.
     pub revision: Option<ConfigRevision>,
+}
+
+/// Attributes of a guest that are written once, when it is made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveDayOne {
+    /// Those that it has and that are understood.
+    pub attributes: DayOne,
+    /// Whether it has a password for the user that cloud-init makes. Platforms do not show it.
+    pub has_password: bool,
 }
 
 /// The result of sending a change.

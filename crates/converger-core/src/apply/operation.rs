@@ -207,6 +207,11 @@ fn change_fits(change: &Change) -> bool {
         Change::SnapshotDelete(snapshot) => snapshot.made_at <= INTEGER_MAX,
         Change::SnapshotRollback(rollback) => rollback.snapshot.made_at <= INTEGER_MAX,
         Change::DiskGrow(growth) => growth.after.kib() <= INTEGER_MAX && growth.before.kib() <= INTEGER_MAX,
+        Change::Provision(provisioning) => {
+            let fields = &provisioning.fields;
+            fields.is_sorted_by(|left, right| left.field < right.field)
+                && fields.iter().all(|setting| setting.wanted.as_ref().is_none_or(|value| value_fits(setting.field, value)))
+        }
         Change::Start | Change::Shutdown { .. } | Change::Stop | Change::Reboot { .. } | Change::SnapshotCreate(_) | Change::Migrate(_) => {
             true
         }

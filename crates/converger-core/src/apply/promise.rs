@@ -6,6 +6,7 @@
 //! Must not decide how long to wait for a promise, or what to do if it is not kept.
 
 mod action;
+mod provisioning;
 
 use super::env_request::{LiveConfig, LiveStatus};
 use super::operation::Operation;
@@ -76,7 +77,7 @@ pub struct RequiredReads {
 pub fn required_reads(operation: &Operation) -> RequiredReads {
     let reads = |status, config, snapshots| RequiredReads { status, config, snapshots };
     match &operation.step.change {
-        Change::ConfigSet(_) | Change::DiskGrow(_) | Change::Clone(_) => reads(false, true, false),
+        Change::ConfigSet(_) | Change::DiskGrow(_) | Change::Clone(_) | Change::Provision(_) => reads(false, true, false),
         Change::Start | Change::Shutdown { .. } | Change::Stop | Change::Reboot { .. } => {
             reads(true, !fields_taking_effect(operation).is_empty(), false)
         }
@@ -106,7 +107,7 @@ fn restart_fields(operation: &Operation) -> &[RestartField] {
 ///
 /// A reboot is not idempotent: it leaves the guest as it found it, so a second reboot looks like the first. Neither is a rollback to the
 /// snapshot that the guest continued from already. Someone else may have made a guest with the id and name of a clone: only the task shows
-/// whose it is.
+/// whose it is. A password cannot be read, so a reading does not show whether the one that the guest has is the written one.
 #[must_use]
 pub fn is_idempotent(change: &Change) -> bool {
     match change {
@@ -119,6 +120,7 @@ pub fn is_idempotent(change: &Change) -> bool {
         | Change::DiskGrow(_)
         | Change::Migrate(_) => true,
         Change::SnapshotRollback(rollback) => action::is_rollback_shown(rollback),
+        Change::Provision(provisioning) => provisioning.password.is_none(),
         Change::Reboot { .. } | Change::Clone(_) => false,
     }
 }
@@ -126,7 +128,7 @@ pub fn is_idempotent(change: &Change) -> bool {
 /// Whether a promise that is not kept shows that the change was not executed, if no task of it is found either.
 #[must_use]
 pub fn is_absence_shown(change: &Change) -> bool {
-    is_idempotent(change) || matches!(change, Change::Clone(_))
+    is_idempotent(change) || matches!(change, Change::Clone(_) | Change::Provision(_))
 }
 
 /// Checks whether the reading keeps the promise of an operation.
@@ -144,6 +146,7 @@ fn check_change(kind: GuestKind, change: &Change, after: PostChangeReading<'_>) 
         }
         (Change::DiskGrow(growth), _, Some(config)) => action::check_growth(growth, config),
         (Change::Clone(clone), _, Some(config)) => action::check_clone(clone, config),
+        (Change::Provision(provisioning), _, Some(config)) => provisioning::check_provisioned(provisioning, config),
         (Change::ConfigSet(fields), _, Some(config)) => check_config_written(kind, fields, config),
         (Change::Start | Change::Shutdown { .. } | Change::Stop, Some(live), _) => check_run_state(live, change.resulting_state()),
         (Change::Reboot { .. }, Some(live), _) => {

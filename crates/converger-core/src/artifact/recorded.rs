@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::plan::{step_text, target_text};
 use super::{Digest, write_body, write_judgement};
-use crate::apply::{Operation, OperationSource};
+use crate::apply::{Operation, OperationSource, OperationTarget};
 use crate::refusal::Refusal;
 use crate::safety::Judged;
 
@@ -128,7 +128,11 @@ impl RecordedPlan {
         let planned = usize::try_from(*position).ok().and_then(|at| row.step_texts.get(at));
         let as_judged = (*impact, *risk, *class) == (step.impact(), step.risk(), step.class());
         let kind = row.kind == guest.kind.word();
-        let is_found = target_text(guest).is_ok_and(|found| found == row.precondition);
+        // Later steps of a new guest take its birth marks from the clone, which the plan could not know.
+        let is_found = match row.makes_guest() && *position > 0 && guest.identity.is_some() {
+            true => target_text(&OperationTarget { identity: None, ..guest.clone() }).is_ok_and(|found| found == row.precondition),
+            false => target_text(guest).is_ok_and(|found| found == row.precondition),
+        };
         let is_requested = self.request.is_null() || source_request(source).is_some_and(|request| self.request == request.to_string());
         let is_of = self.environment == environment.as_str() && kind && row.name == *guest.name && is_found && is_requested;
         as_judged && is_of && planned.is_some_and(|planned| step_text(step).is_ok_and(|own| own == *planned))
@@ -179,6 +183,11 @@ impl RecordedGuest {
         let found = row.get("precondition").map_or_else(String::new, Value::to_string);
         let step_texts = elements(Some(&steps)).map(|step| without_reason(step.clone()).to_string()).collect();
         Self { kind, name, verdict, steps, identity, precondition: found, step_texts, codes }
+    }
+
+    /// Whether the first step makes the guest.
+    fn makes_guest(&self) -> bool {
+        elements(Some(&self.steps)).next().and_then(|step| step.get("change")).and_then(Value::as_str) == Some("clone")
     }
 
     /// Replaces the steps by the refusals of a judgement.

@@ -39,8 +39,13 @@ impl<'t> UsedRows<'t> {
             let Verdict::Steps(steps) = verdict else { continue };
             for step in steps {
                 changes.insert(step.change.word());
-                let Change::ConfigSet(written) = &step.change else { continue };
-                written.iter().for_each(|change| add_field(&mut fields, guest.kind, change.field));
+                match &step.change {
+                    Change::ConfigSet(written) => written.iter().for_each(|change| add_field(&mut fields, guest.kind, change.field)),
+                    Change::Provision(provisioning) => {
+                        provisioning.fields.iter().for_each(|setting| add_field(&mut fields, guest.kind, setting.field));
+                    }
+                    _ => {}
+                }
             }
         }
         let mut catalogue: Vec<&Action> = tables.catalogue.iter().filter(|row| changes.contains(row.change)).collect();

@@ -187,14 +187,14 @@ impl LedgerCheck {
 #[derive(Default)]
 struct StartedSteps<'o> {
     of_runs: BTreeSet<(&'o RunId, Vmid, u32)>,
-    of_keys: BTreeSet<(&'o EnvironmentName, &'o IdempotencyKey, u32)>,
+    of_keys: BTreeSet<(&'o EnvironmentName, &'o IdempotencyKey, &'static str)>,
     requests: BTreeMap<(&'o EnvironmentName, &'o IdempotencyKey), Digest>,
 }
 
 impl<'o> StartedSteps<'o> {
     /// Adds the step of an operation. What is wrong with it otherwise, as a sentence.
     fn add(&mut self, operation: &'o Operation) -> Result<(), String> {
-        let Operation { id, run, environment, guest, position, source, .. } = operation;
+        let Operation { id, run, environment, guest, position, source, step, .. } = operation;
         let (id, vmid) = (id.as_str(), guest.vmid);
         if !self.of_runs.insert((run, vmid, *position)) {
             return Err(format!("the operation {id} repeats a step of guest {vmid} in the run {}", run.as_str()));
@@ -203,7 +203,8 @@ impl<'o> StartedSteps<'o> {
         if *self.requests.entry((environment, key)).or_insert(*request) != *request {
             return Err(format!("the operation {id} has the idempotency key of another request, `{}`", key.as_str()));
         }
-        if !self.of_keys.insert((environment, key, *position)) {
+        // A later run of the request has only the steps that are left, so their positions differ.
+        if !self.of_keys.insert((environment, key, step.change.word())) {
             return Err(format!("the operation {id} repeats a step of the request with the idempotency key `{}`", key.as_str()));
         }
         Ok(())

@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::DecisionInputs;
 use super::config::ParseConfig;
+use crate::action::BirthMarksRow;
 use crate::approve::ApprovalMode;
 use crate::artifact::{DecisionTables, Digest, OWN_TABLES, UsedRows, has_rows, write_body_with, write_judgement, write_observation};
 use crate::guest::{ClusterIdentity, Vmid};
@@ -17,7 +18,7 @@ use crate::intent::Intent;
 use crate::normalize::Field;
 use crate::observe::{self, Scoped};
 use crate::plan::{PLANNER_VERSION, plan};
-use crate::policy::{BlockedBy, Circumstances, GuestBlock, Limits, MachineIdentity, MachineMark, OwnWrite, Rules};
+use crate::policy::{Birth, BlockedBy, Circumstances, GuestBlock, Limits, MachineIdentity, MachineMark, OwnWrite, Rules};
 use crate::safety::{Judged, judge};
 
 /// An input of a decision, or a part of its result.
@@ -306,7 +307,8 @@ impl ReplayableDecision {
     #[must_use]
     pub fn with_rules_and_limits(&self, rules: &Rules, limits: Limits) -> Self {
         let host = self.rules.machine().cloned().unwrap_or_default();
-        let rules = rules.clone().with_machine(host).with_own_writes(self.rules.own_writes().to_vec());
+        let rules =
+            rules.clone().with_machine(host).with_own_writes(self.rules.own_writes().to_vec()).with_births(self.rules.births().to_vec());
         Self { rules: Arc::new(rules), limits, ..self.clone() }
     }
 
@@ -361,11 +363,22 @@ struct RecordedRulesRow {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RecordedProtectRow {
+    #[serde(default)]
+    births: Vec<BirthRow>,
     ids: Vec<u32>,
     names: Vec<String>,
     tags: Vec<String>,
     #[serde(default)]
     own_writes: Vec<OwnWriteRow>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BirthRow {
+    identity: BirthMarksRow,
+    provisioned: bool,
+    request: String,
+    vmid: u32,
 }
 
 #[derive(Deserialize)]
@@ -446,7 +459,14 @@ fn parse_rules(bytes: &[u8], tables: DecisionTables<'_>) -> Result<(Rules, Vec<s
         vmid(own.vmid).map(|vmid| OwnWrite { field, value: own.value, vmid })
     };
     let own_writes = row.protect.own_writes.into_iter().map(own_write).collect::<Result<Vec<_>, _>>()?;
-    let rules = Rules::new(ids, row.protect.names, row.protect.tags).with_own_writes(own_writes);
+    let birth = |birth: BirthRow| {
+        let invalid = || unreadable_error(DecisionPart::Rules, "it contains an invalid birth".into());
+        let identity = birth.identity.into_known_identity().ok_or_else(invalid)?;
+        let request = Digest::parse(&birth.request).ok_or_else(invalid)?;
+        vmid(birth.vmid).map(|vmid| Birth { identity, provisioned: birth.provisioned, request, vmid })
+    };
+    let births = row.protect.births.into_iter().map(birth).collect::<Result<Vec<_>, _>>()?;
+    let rules = Rules::new(ids, row.protect.names, row.protect.tags).with_own_writes(own_writes).with_births(births);
     let rules = match row.host {
         Some(host) => rules.with_machine(build_machine(host)),
         None => rules,

@@ -1,8 +1,9 @@
 //! What must be read to plan a request. Snapshots, storages, capacities and replication are read only for the actions that depend on them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ActionRequest, CloneRequest, MigrationRequest, RequestedAction};
+use crate::desired::DesiredSetting;
 use crate::guest::{NodeName, RunState, SnapshotName};
 use crate::normalize::Field;
 use crate::observe::{CapacityOf, ExtraReads, GuestNeed, IntentNeeds, NodeReads, ReadSet};
@@ -14,10 +15,21 @@ pub(super) fn read_set(request: &ActionRequest) -> ReadSet {
         RequestedAction::Shutdown { .. } | RequestedAction::Stop => Some(RunState::Stopped),
         _ => None,
     };
-    let tags = matches!(action, RequestedAction::ConfigSet(settings) if settings.iter().any(|setting| setting.field == Field::Tags));
+    let writes_tags = |settings: &[DesiredSetting]| settings.iter().any(|setting| setting.field == Field::Tags);
+    let tags = match action {
+        RequestedAction::ConfigSet(settings) => writes_tags(settings),
+        RequestedAction::Clone(clone) => writes_tags(&clone.provisioning.fields),
+        _ => false,
+    };
     // The birth marks are in the config: a request is bound to the guest that it was planned on.
     let need = GuestNeed { kind: request.target().kind, state, config: true, tags, extras: extra_reads(action) };
-    ReadSet::Intent(IntentNeeds { guests: [(request.target().vmid, need)].into(), nodes: node_reads(action) })
+    let mut guests = BTreeMap::from([(request.target().vmid, need)]);
+    // The new guest exists if an earlier run of this request was cut off.
+    if let RequestedAction::Clone(clone) = action {
+        let extras = ExtraReads { disks: true, own_node_storages: true, ..ExtraReads::default() };
+        guests.insert(clone.vmid, GuestNeed { kind: request.target().kind, state: None, config: true, tags: false, extras });
+    }
+    ReadSet::Intent(IntentNeeds { guests, nodes: node_reads(action) })
 }
 
 fn extra_reads(action: &RequestedAction) -> ExtraReads {

@@ -7,7 +7,7 @@ pub struct ActionSpec {
     pub name: &'static str,
     /// What it does, in one line.
     pub help: &'static str,
-    /// Its parameters, sorted by name. `vm.config.set` also takes every managed field of the guest's kind.
+    /// Its parameters, sorted by name. `vm.config.set` and `vm.clone` also take every managed field of the guest's kind.
     pub parameters: &'static [ActionParameter],
 }
 
@@ -15,7 +15,7 @@ impl ActionSpec {
     /// Whether every managed field of the guest's kind is a parameter too.
     #[must_use]
     pub fn takes_fields(&self) -> bool {
-        self.name == "vm.config.set"
+        matches!(self.name, "vm.clone" | "vm.config.set")
     }
 }
 
@@ -56,12 +56,26 @@ pub static ACTIONS: [ActionSpec; 11] = [
         name: "vm.clone",
         help: "Make a new guest from another one",
         parameters: &[
+            optional("addresses", "ADDRESS,...", "the addresses of the first network device: CIDR, dhcp, dhcp6 or auto"),
+            optional("bridge", "BRIDGE", "the bridge of the first network device; that of the source if not given"),
+            optional("ci-user", "USER", "the user that cloud-init makes"),
+            optional("cpu", "TYPE", "the type of the virtual CPU"),
+            optional("disk", "DISK", "the disk that `disk-size` is for; the one that it boots from if not given"),
+            optional("disk-size", "SIZE", "the absolute size of a disk, such as 40GiB; that of the source if not given"),
             choice("disks", &["full", "linked"], "copy the disks, or base them on a template; linked for a template, full otherwise"),
+            optional("dns", "ADDRESS,...", "the DNS servers"),
+            optional("gateway", "ADDRESS,...", "the gateways of the first network device, at most one per family"),
+            optional("mac", "MAC", "the address of the first network device; a new one if not given"),
             required("name", "NAME", "the name of the new guest"),
             required("newid", "VMID", "the id of the new guest"),
             optional("node", "NODE", "the node of the new guest; that of the source if not given"),
+            optional("password", "REFERENCE", "where the password of the user is stored: env:NAME, file:/PATH or credential:NAME"),
             optional("pool", "POOL", "the pool that the new guest becomes a member of"),
+            optional("search-domain", "DOMAIN", "the domain that short host names are searched in"),
+            optional("ssh-keys", "KEYS", "the public SSH keys of the user, one per line"),
+            choice("start", FLAG, "start the new guest at the end; false if not given"),
             optional("storage", "STORAGE", "the storage of copied disks; those of the source if not given"),
+            optional("vlan", "TAG", "the virtual network of the first network device"),
         ],
     },
     ActionSpec {

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::parameter::{ACTIONS, ActionSpec, find_action};
 use super::{ActionRequest, CloneRequest, MigrationRequest, REQUEST_SCHEMA, RequestTarget, RequestedAction};
-use crate::action::{ClonedDisks, MigrationMode};
+use crate::action::{ClonedDisks, MigrationMode, Provisioning};
 use crate::desired::{self, DesiredGuest, DesiredSetting, RestartPolicy, StopMethod};
-use crate::document::{Notation, nearest_word, quote};
-use crate::guest::{DiskKey, DiskSize, EnvironmentName, GuestKind, GuestName, NodeName, RunState, SnapshotName, StorageName, Vmid};
-use crate::normalize::{Field, FieldRole, TABLE, ValueShape};
+use crate::document::{nearest_word, quote};
+use crate::guest::{
+    DayOne, DiskKey, DiskSize, EnvironmentName, GuestKind, GuestName, NodeName, RunState, SecretReference, SnapshotName, StorageName, Vmid,
+};
+use crate::normalize::{Field, FieldRole, TABLE, ValueShape, reaches_host};
 
 /// A fault of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,9 +38,39 @@ const DESCRIPTION_CHARS_MAX: usize = 8192;
 /// The longest shutdown that can be asked for.
 const TIMEOUT_SECS_MAX: u32 = 86_400;
 
+const DISK_WANTED: &str = "a disk that this kind of guest can have, such as scsi0 or rootfs";
+const SIZE_WANTED: &str = "an absolute size with its unit, such as 40GiB";
+
+/// The attributes of a new guest outside the table of fields, with what each must be.
+const ATTRIBUTES: [(&str, &str); 10] = [
+    ("addresses", "`dhcp`, `dhcp6`, `auto` or addresses with prefix such as 10.0.0.5/24, at most one per family"),
+    ("bridge", "the name of a bridge or virtual network, such as vmbr0"),
+    ("ci-user", "the name of a user"),
+    ("cpu", "a CPU type without flags, such as host or x86-64-v2-AES"),
+    ("dns", "addresses of DNS servers, separated by commas"),
+    ("gateway", "the address of a gateway, at most one per family"),
+    ("mac", "the address of a network device, such as BC:24:11:00:00:01, and not a group address"),
+    ("search-domain", "a domain name"),
+    ("ssh-keys", "public SSH keys without options, one per line"),
+    ("vlan", "a number from 1 to 4094"),
+];
+
+/// Those of them that only virtual machines have.
+const VM_ATTRIBUTES: [&str; 3] = ["ci-user", "cpu", "ssh-keys"];
+
 pub(super) fn parse_action(name: &str, target: RequestTarget, parameters: &[(&str, &str)]) -> Result<RequestedAction, Vec<RequestFault>> {
     let Some(spec) = find_action(name) else { return Err(vec![unknown_action(name)]) };
-    let mut reader = ParameterReader { spec, target, parameters, faults: Vec::new() };
+    parse_parameters(spec, target, parameters, None)
+}
+
+/// Parses the parameters of an action. `settings` are the managed fields, if they were read already.
+fn parse_parameters(
+    spec: &'static ActionSpec,
+    target: RequestTarget,
+    parameters: &[(&str, &str)],
+    settings: Option<Box<[DesiredSetting]>>,
+) -> Result<RequestedAction, Vec<RequestFault>> {
+    let mut reader = ParameterReader { spec, target, parameters, settings, faults: Vec::new() };
     reader.check_names();
     let action = reader.read_action();
     match (action, reader.faults.is_empty()) {
@@ -62,6 +94,7 @@ struct ParameterReader<'p> {
     spec: &'static ActionSpec,
     target: RequestTarget,
     parameters: &'p [(&'p str, &'p str)],
+    settings: Option<Box<[DesiredSetting]>>,
     faults: Vec<RequestFault>,
 }
 
@@ -89,6 +122,10 @@ impl<'p> ParameterReader<'p> {
     }
 
     fn unknown_parameter(&self, name: &str, accepted: &[&str]) -> RequestFault {
+        if self.spec.takes_fields() && reaches_host(name) {
+            let message = format!("{} reaches the host and cannot be written", quote(name));
+            return RequestFault::with_help(message, "remove it; the administrator of the node sets such keys".to_owned());
+        }
         let message = format!("`{}` has no parameter {}", self.spec.name, quote(name));
         let help = match nearest_word(name, accepted) {
             Some(nearest) => format!("did you mean `{nearest}`?"),
@@ -145,7 +182,7 @@ impl<'p> ParameterReader<'p> {
             "vm.stop" => RequestedAction::Stop,
             "vm.shutdown" => RequestedAction::Shutdown { timeout_secs: self.read_timeout() },
             "vm.reboot" => RequestedAction::Reboot { timeout_secs: self.read_timeout() },
-            "vm.config.set" => RequestedAction::ConfigSet(self.read_settings()?),
+            "vm.config.set" => RequestedAction::ConfigSet(self.read_written_settings()?),
             "vm.snapshot.create" => self.read_snapshot_create()?,
             "vm.snapshot.delete" => RequestedAction::SnapshotDelete { name: self.read_snapshot_name()? },
             "vm.snapshot.rollback" => RequestedAction::SnapshotRollback { name: self.read_snapshot_name()? },
@@ -166,8 +203,8 @@ impl<'p> ParameterReader<'p> {
 
     fn read_disk_grow(&mut self) -> Option<RequestedAction> {
         let kind = self.target.kind;
-        let disk = self.read("disk", "a disk that this kind of guest can have, such as scsi0 or rootfs", |text| DiskKey::new(kind, text));
-        let size = self.read("size", "an absolute size with its unit, such as 40GiB", parse_size);
+        let disk = self.read("disk", DISK_WANTED, |text| DiskKey::new(kind, text));
+        let size = self.read("size", SIZE_WANTED, parse_size);
         Some(RequestedAction::DiskGrow { disk: disk?, size: size? })
     }
 
@@ -205,11 +242,86 @@ impl<'p> ParameterReader<'p> {
             self.faults.push(RequestFault::new(message.to_owned()));
         }
         let pool = self.read("pool", "the name of a pool", |text| is_pool_name(text).then(|| text.into()));
-        Some(RequestedAction::Clone(Box::new(CloneRequest { vmid: vmid?, name: name?, disks, node, storage, pool })))
+        let (disk, disk_size) = (self.read_clone_disk(), self.read("disk-size", SIZE_WANTED, parse_size));
+        let provisioning = self.read_provisioning();
+        let start = self.read_flag("start");
+        let (vmid, name, provisioning) = (vmid?, name?, provisioning?);
+        let clone = CloneRequest { vmid, name, disks, node, storage, pool, provisioning, disk, disk_size, start };
+        Some(RequestedAction::Clone(Box::new(clone)))
     }
 
-    /// The fields to write, through the parser of desired.yaml, so that both accept the same values.
+    fn read_clone_disk(&mut self) -> Option<DiskKey> {
+        let kind = self.target.kind;
+        let disk = self.read("disk", DISK_WANTED, |text| DiskKey::new(kind, text));
+        if disk.is_some() && self.find("disk-size").is_none() {
+            let help = "add `disk-size=SIZE`".to_owned();
+            self.faults.push(RequestFault::with_help("parameter `disk` is given without a size".to_owned(), help));
+        }
+        disk
+    }
+
+    /// What the new guest gets in its first config write.
+    fn read_provisioning(&mut self) -> Option<Provisioning> {
+        let kind = self.target.kind;
+        let mut attributes = DayOne::default();
+        for (name, wanted) in ATTRIBUTES {
+            let Some(text) = self.find(name) else { continue };
+            if kind == GuestKind::Lxc && VM_ATTRIBUTES.contains(&name) {
+                self.faults.push(RequestFault::new(format!("parameter `{name}` does not exist for containers")));
+                continue;
+            }
+            match attributes.clone().with(name, text) {
+                Some(with) => attributes = with,
+                None => self.faults.push(RequestFault::new(format!("parameter `{name}` is {}, but must be {wanted}", quote(text)))),
+            }
+        }
+        self.check_gateways(&attributes);
+        let password = self.read_password();
+        let fields = self.read_settings()?;
+        Some(Provisioning { attributes, fields, kind, password })
+    }
+
+    fn check_gateways(&mut self, attributes: &DayOne) {
+        let Some(gateways) = &attributes.gateway else { return };
+        let fits = |gateway| attributes.addresses.as_ref().is_some_and(|addresses| addresses.fits_gateway(gateway));
+        if let Some(gateway) = gateways.iter().find(|gateway| !fits(*gateway)) {
+            let help = "add a fixed address of the same family to `addresses`, such as 10.0.0.5/24".to_owned();
+            self.faults.push(RequestFault::with_help(format!("parameter `gateway` has {gateway}, but no fixed address uses it"), help));
+        }
+    }
+
+    /// A password by reference. The given text may be the password itself, so no message repeats it.
+    fn read_password(&mut self) -> Option<SecretReference> {
+        let text = self.find("password")?;
+        if self.target.kind == GuestKind::Lxc {
+            self.faults.push(RequestFault::new("parameter `password` does not exist for containers".to_owned()));
+            return None;
+        }
+        let reference = SecretReference::new(text);
+        if reference.is_none() {
+            let message = "parameter `password` must name where the password is stored: `env:NAME`, `file:/PATH` or `credential:NAME`";
+            let help = "put the password into a file that only this user can read, and give its absolute path".to_owned();
+            self.faults.push(RequestFault::with_help(message.to_owned(), help));
+        }
+        reference
+    }
+
+    /// The fields to write; at least one.
+    fn read_written_settings(&mut self) -> Option<Box<[DesiredSetting]>> {
+        let settings = self.read_settings()?;
+        if settings.is_empty() {
+            let help = format!("add `KEY=VALUE` or `unset=KEY`; keys: {}", field_names(self.target.kind));
+            self.faults.push(RequestFault::with_help("`vm.config.set` is given nothing to write".to_owned(), help));
+            return None;
+        }
+        Some(settings)
+    }
+
+    /// The managed fields that are given, through the parser of desired.yaml, so that both accept the same values.
     fn read_settings(&mut self) -> Option<Box<[DesiredSetting]>> {
+        if let Some(settings) = self.settings.take() {
+            return Some(settings);
+        }
         let kind = self.target.kind;
         let mut config = Map::new();
         for (name, text) in self.parameters {
@@ -220,13 +332,10 @@ impl<'p> ParameterReader<'p> {
             }
         }
         if config.is_empty() {
-            let help = format!("add `KEY=VALUE` or `unset=KEY`; keys: {}", field_names(kind));
-            self.faults.push(RequestFault::with_help("`vm.config.set` is given nothing to write".to_owned(), help));
-            return None;
+            return Some(Box::default());
         }
-        let document = settings_document(kind, config);
-        match desired::parse(document.to_string().as_bytes(), Notation::Json) {
-            Ok(desired) => desired.guests().first().map(|guest| guest.config.clone()),
+        match desired::parse_settings(kind, config) {
+            Ok(settings) => Some(settings),
             Err(faults) => {
                 let told = |fault: &crate::document::Diagnostic| RequestFault { message: fault.message.clone(), help: fault.help.clone() };
                 self.faults.extend(faults.list().iter().map(told));
@@ -234,12 +343,6 @@ impl<'p> ParameterReader<'p> {
             }
         }
     }
-}
-
-/// A desired state of one guest with this config, for the parser of desired states.
-fn settings_document(kind: GuestKind, config: Map<String, Value>) -> Value {
-    json!({ "version": desired::VERSION, "environment": "request",
-        "guests": [{ "vmid": Vmid::MIN, "kind": kind.word(), "name": "request", "config": config }] })
 }
 
 fn managed_fields(kind: GuestKind) -> impl Iterator<Item = Field> {
@@ -331,26 +434,19 @@ pub(super) fn parse_normal(bytes: &[u8]) -> Result<ActionRequest, String> {
     let vmid = value.pointer("/target/vmid").and_then(Value::as_u64).and_then(Vmid::new).ok_or("its target has no id")?;
     let target = RequestTarget { kind, vmid };
     let params = value.get("params").and_then(Value::as_object).ok_or("it has no parameters")?;
-    let action = match text("action")? {
-        "vm.config.set" => RequestedAction::ConfigSet(parse_normal_settings(kind, params)?),
-        name => {
-            let pairs = params.iter().map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect::<Option<Vec<_>>>();
-            let pairs = pairs.ok_or("a parameter is not text")?;
-            let first = |faults: Vec<RequestFault>| faults.into_iter().next().map(|fault| fault.message).unwrap_or_default();
-            parse_action(name, target, &pairs).map_err(first)?
-        }
-    };
+    let name = text("action")?;
+    let spec = find_action(name).ok_or("it has an unknown action")?;
+    let takes_config = matches!(name, "vm.clone" | "vm.config.set");
+    let config = params.get("config").and_then(Value::as_object).filter(|_| takes_config);
+    let settings = config.map(|config| desired::parse_normal_settings(kind, config)).transpose()?;
+    let texts = params.iter().filter(|(key, _)| settings.is_none() || *key != "config");
+    let pairs = texts.map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect::<Option<Vec<_>>>();
+    let pairs = pairs.ok_or("a parameter is not text")?;
+    let first = |faults: Vec<RequestFault>| faults.into_iter().next().map(|fault| fault.message).unwrap_or_default();
+    let action = parse_parameters(spec, target, &pairs, settings).map_err(first)?;
     let request = ActionRequest::new(environment, target, action);
     match serde_json::to_vec(&request) {
         Ok(written) if written == bytes => Ok(request),
         _ => Err("it is not in canonical form".to_owned()),
     }
-}
-
-fn parse_normal_settings(kind: GuestKind, params: &Map<String, Value>) -> Result<Box<[DesiredSetting]>, String> {
-    let config = params.get("config").and_then(Value::as_object).ok_or("it has no `config`")?;
-    let document = settings_document(kind, config.clone());
-    let desired = desired::parse_normal(document.to_string().as_bytes())
-        .map_err(|faults| faults.list().first().map(|fault| fault.message.clone()).unwrap_or_default())?;
-    desired.guests().first().map(|guest| guest.config.clone()).ok_or_else(|| "it has no guest".to_owned())
 }

@@ -56,6 +56,57 @@ fn refuses_values_that_an_action_cannot_have() {
     assert!(parse(GuestKind::Qemu, "vm.shutdown", &[("timeout", "0")]).is_err());
 }
 
+const SSH_KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ1Yv1y0b1kJ6l0oTq2p5bqg8m3f0yX9b2v7c4d5e6f7 me@host";
+
+/// A virtual machine with everything that a new one can get.
+const PROVISIONING: [(&str, &str); 22] = [
+    ("newid", "120"),
+    ("name", "web-7"),
+    ("cores", "4"),
+    ("sockets", "2"),
+    ("cpu", "host"),
+    ("memory", "8GiB"),
+    ("balloon", "2GiB"),
+    ("disk-size", "40GiB"),
+    ("bridge", "vmbr1"),
+    ("vlan", "30"),
+    ("mac", "bc:24:11:00:00:07"),
+    ("ci-user", "debian"),
+    ("ssh-keys", SSH_KEY),
+    ("addresses", "10.0.0.7/24,2001:db8::7/64"),
+    ("gateway", "10.0.0.1"),
+    ("dns", "10.0.0.53"),
+    ("search-domain", "example.org"),
+    ("password", "env:WEB_PASSWORD"),
+    ("tags", "web,edge"),
+    ("onboot", "true"),
+    ("description", "made from \"debian\""),
+    ("start", "true"),
+];
+
+#[test]
+fn refuses_attributes_that_a_new_guest_cannot_get() {
+    let new = [("newid", "120"), ("name", "web-7")];
+    let clone = |kind, name, text| messages(kind, "vm.clone", &[new[0], new[1], (name, text)]);
+    assert_eq!(clone(GuestKind::Qemu, "vlan", "4095"), ["parameter `vlan` is `4095`, but must be a number from 1 to 4094"]);
+    assert_eq!(clone(GuestKind::Qemu, "disk", "scsi0"), ["parameter `disk` is given without a size"]);
+    assert_eq!(clone(GuestKind::Qemu, "gateway", "10.0.0.1"), ["parameter `gateway` has 10.0.0.1, but no fixed address uses it"]);
+    for key in ["cicustom", "args", "hookscript", "hostpci0", "usb0", "serial0", "mp0"] {
+        assert_eq!(clone(GuestKind::Qemu, key, "x"), [format!("`{key}` reaches the host and cannot be written")]);
+    }
+    for (key, text) in [("cpu", "host"), ("ci-user", "me"), ("ssh-keys", SSH_KEY), ("password", "env:WEB_PASSWORD")] {
+        assert_eq!(clone(GuestKind::Lxc, key, text), [format!("parameter `{key}` does not exist for containers")]);
+    }
+    assert!(clone(GuestKind::Lxc, "balloon", "1GiB")[0].contains("has no parameter `balloon`"));
+}
+
+#[test]
+fn never_repeats_a_password_that_was_given_in_place_of_a_reference() {
+    let faults = parse(GuestKind::Qemu, "vm.clone", &[("newid", "120"), ("name", "web-7"), ("password", "env:hunter2")]);
+    let shown = format!("{:?}", faults.expect_err("not a reference"));
+    assert!(shown.contains("where the password is stored") && !shown.contains("hunter2"), "{shown}");
+}
+
 /// A kind of guest, an action and its parameters.
 type ActionSample = (GuestKind, &'static str, Vec<(&'static str, &'static str)>);
 
@@ -79,6 +130,21 @@ fn samples() -> Vec<ActionSample> {
             Qemu,
             "vm.clone",
             vec![("newid", "120"), ("name", "web-3"), ("disks", "full"), ("node", "pve2"), ("storage", "ceph"), ("pool", "a/b")],
+        ),
+        (Qemu, "vm.clone", PROVISIONING.to_vec()),
+        (
+            Lxc,
+            "vm.clone",
+            vec![
+                ("newid", "120"),
+                ("name", "dns-2"),
+                ("disk-size", "16G"),
+                ("disk", "rootfs"),
+                ("bridge", "vmbr1"),
+                ("addresses", "dhcp,auto"),
+                ("dns", "10.0.0.53,2001:db8::53"),
+                ("swap", "512MiB"),
+            ],
         ),
     ]
 }
@@ -119,7 +185,9 @@ fn order_of_parameters_does_not_matter() {
 
 #[test]
 fn catalogue_and_requestable_actions_are_the_same() {
-    let catalogue: Vec<&str> = crate::action::CATALOGUE.iter().map(|action| action.action).collect();
+    // The first configuration of a new guest is a step of `vm.clone` and cannot be requested alone.
+    let requestable = crate::action::CATALOGUE.iter().filter(|action| action.change != "provision");
+    let catalogue: Vec<&str> = requestable.map(|action| action.action).collect();
     assert_eq!(ACTIONS.map(|action| action.name).to_vec(), catalogue);
     for action in &ACTIONS {
         assert!(action.parameters.is_sorted_by_key(|parameter| parameter.name), "{}", action.name);

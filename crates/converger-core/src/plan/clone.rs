@@ -1,29 +1,38 @@
 //! The steps of a clone: the new guest must be proven absent, and its source fully read.
 
 use super::placement::{check_space, find_online};
-use super::request::{check_source_read, requested_step, require};
-use super::{Verdict, guest};
-use crate::action::{Change, CloneSource, ClonedDisks, GuestClone};
+use super::request::{Derived, check_source_read, derive_growth, requested_step, require};
+use super::{Step, Verdict, guest};
+use crate::action::{Change, CloneSource, ClonedDisks, DiskGrowth, GuestClone};
+use crate::artifact::Digest;
 use crate::desired::DesiredGuest;
-use crate::guest::{GuestIdentity, NodeName, RunState};
-use crate::intent::{CloneRequest, RequestTarget};
+use crate::guest::{DiskKey, GuestIdentity, NodeName, RunState};
+use crate::intent::{ActionRequest, CloneRequest};
+use crate::normalize::{BootOrder, Field, FieldValue};
 use crate::observe::{ObservedGuest, ObservedNode, Reading, Scoped, Seen};
-use crate::policy::Rules;
+use crate::policy::{Birth, Rules};
 use crate::refusal::Refusal;
 
 /// The verdict for the new guest.
 pub(super) fn verdict(
-    target: RequestTarget,
+    asked: &ActionRequest,
     request: &CloneRequest,
     guest: &DesiredGuest,
     listed: Option<&ObservedGuest>,
     observation: &Scoped,
     rules: &Rules,
 ) -> Verdict {
+    let target = asked.target();
     match observation.presence(guest.vmid, listed) {
         Seen::Missing => {}
         Seen::Unknown(cause) => return Verdict::Refused(vec![Refusal::guest_unknown(cause)]),
-        Seen::Present(row, _) => return Verdict::Refused(vec![Refusal::id_taken(guest.vmid, row.name.as_deref())]),
+        Seen::Present(row, state) => {
+            let own = rules.birth_of(row).filter(|birth| Digest::of_value(asked).is_ok_and(|digest| digest == birth.request));
+            return match own {
+                Some(birth) => continue_birth(birth, request, guest, row, state, observation, rules),
+                None => Verdict::Refused(vec![Refusal::id_taken(guest.vmid, row.name.as_deref())]),
+            };
+        }
     }
     let source = match observation.presence(target.vmid, observation.find(target.vmid)) {
         Seen::Missing => return Verdict::Refused(vec![Refusal::guest_missing()]),
@@ -33,11 +42,114 @@ pub(super) fn verdict(
         }
         Seen::Present(row, _) => row,
     };
-    match derive_clone(request, source, observation, rules) {
-        // The new guest does not run, whatever its source does.
-        Ok(clone) => Verdict::Steps(vec![requested_step(Change::Clone(Box::new(clone)), RunState::Stopped)]),
+    match derive_changes(request, source, observation, rules) {
+        // The new guest does not run until it is started, whatever its source does.
+        Ok(changes) => Verdict::Steps(changes.into_iter().map(|change| requested_step(change, RunState::Stopped)).collect()),
         Err(refusals) => Verdict::Refused(refusals),
     }
+}
+
+/// The steps that are left for a guest that this request made before.
+fn continue_birth(
+    birth: &Birth,
+    request: &CloneRequest,
+    guest: &DesiredGuest,
+    row: &ObservedGuest,
+    state: RunState,
+    observation: &Scoped,
+    rules: &Rules,
+) -> Verdict {
+    if let Some(refusals) = guest::check_guest(guest, row, observation) {
+        return Verdict::Refused(refusals);
+    }
+    let mut changes = Vec::new();
+    if !birth.provisioned && !request.provisioning.is_empty() {
+        // Started by somebody else, it would get most of its configuration only at its next start.
+        if state == RunState::Running {
+            return Verdict::Refused(vec![Refusal::run_state_unsuitable(RunState::Stopped, state)]);
+        }
+        changes.push(Change::Provision(Box::new(request.provisioning.clone())));
+    }
+    match remaining_growth(request, row, observation) {
+        Ok(growth) => changes.extend(growth),
+        Err(refusals) => return Verdict::Refused(refusals),
+    }
+    if request.start && state == RunState::Stopped {
+        changes.push(Change::Start);
+    }
+    if changes.is_empty() {
+        return Verdict::Converged { pending_restart: false };
+    }
+    let steps: Vec<Step> = changes.into_iter().map(|change| requested_step(change, state)).collect();
+    let refusals = guest::check_guards(guest, row, &steps, rules);
+    if refusals.is_empty() { Verdict::Steps(steps) } else { Verdict::Refused(refusals) }
+}
+
+/// The growth of the disk, if it is still smaller than requested.
+fn remaining_growth(request: &CloneRequest, row: &ObservedGuest, observation: &Scoped) -> Derived {
+    let Some(size) = request.disk_size else { return Ok(Vec::new()) };
+    let key = grown_disk(request, row)?;
+    let has_size = require(row.disks(), "disks")?.iter().any(|disk| disk.key == key && disk.size.is_some_and(|found| found >= size));
+    if has_size { Ok(Vec::new()) } else { derive_growth(row, &key, size, observation) }
+}
+
+/// The disk that grows: the requested one, or the one that the guest boots from.
+fn grown_disk(request: &CloneRequest, row: &ObservedGuest) -> Result<DiskKey, Vec<Refusal>> {
+    if let Some(key) = &request.disk {
+        return Ok(key.clone());
+    }
+    let disks: Vec<&DiskKey> = require(row.disks(), "disks")?.iter().filter(|disk| !disk.is_cdrom).map(|disk| &disk.key).collect();
+    let is_root = |key: &&&DiskKey| key.as_str() == "rootfs";
+    let order: &[Box<str>] = match &row.config {
+        Reading::Read(config) => match config.get(Field::Boot) {
+            Some(FieldValue::Boot(BootOrder::Devices(devices))) => devices,
+            _ => &[],
+        },
+        Reading::Unread => &[],
+    };
+    let boots = |name: &Box<str>| disks.iter().find(|key| key.as_str() == &**name);
+    let found = disks.iter().find(is_root).or_else(|| order.iter().find_map(boots));
+    let found = found.or_else(|| disks.first().filter(|_| disks.len() == 1)).map(|key| DiskKey::clone(key));
+    found.ok_or_else(|| {
+        let why = "the guest has not exactly one disk and no boot order that names one; name the disk with `disk=`";
+        vec![Refusal::unsupported_change("disk.grow", why)]
+    })
+}
+
+/// Clone, first configuration, growth and start, in this order.
+fn derive_changes(request: &CloneRequest, source: &ObservedGuest, observation: &Scoped, rules: &Rules) -> Derived {
+    let clone = derive_clone(request, source, observation, rules)?;
+    let growth = derive_new_growth(request, &clone, source, observation)?;
+    let provision = (!request.provisioning.is_empty()).then(|| Change::Provision(Box::new(request.provisioning.clone())));
+    let start = request.start.then_some(Change::Start);
+    Ok(std::iter::once(Change::Clone(Box::new(clone))).chain(provision).chain(growth).chain(start).collect())
+}
+
+/// The growth of a disk of the new guest, which has the size of the source's disk at first.
+fn derive_new_growth(request: &CloneRequest, clone: &GuestClone, source: &ObservedGuest, observation: &Scoped) -> Derived {
+    let Some(after) = request.disk_size else { return Ok(Vec::new()) };
+    let disk = grown_disk(request, source)?;
+    let disks = require(source.disks(), "disks")?;
+    let found = disks.iter().find(|own| own.key == disk && !own.is_cdrom);
+    let Some((own, before)) = found.and_then(|own| Some((own, own.size?))) else {
+        let existing = disks.iter().filter(|own| !own.is_cdrom).map(|own| own.key.as_str().to_owned()).collect();
+        return Err(vec![Refusal::disk_missing(&disk, existing)]);
+    };
+    if after < before {
+        return Err(vec![Refusal::disk_shrink(&disk, before, after)]);
+    }
+    if after == before {
+        return Ok(Vec::new());
+    }
+    if let Some(storage) = clone.storage.as_ref().or(own.storage.as_ref()) {
+        let node = observation.nodes.iter().find(|node| node.name == clone.node);
+        let kept_kib = if clone.disks == ClonedDisks::Full { 0 } else { before.kib() };
+        let refusals = check_space(node, storage, source.kind, after.kib().saturating_sub(kept_kib));
+        if !refusals.is_empty() {
+            return Err(refusals);
+        }
+    }
+    Ok(vec![Change::DiskGrow(Box::new(DiskGrowth { after, before, disk, volume: None }))])
 }
 
 fn derive_clone(request: &CloneRequest, source: &ObservedGuest, observation: &Scoped, rules: &Rules) -> Result<GuestClone, Vec<Refusal>> {
@@ -51,7 +163,10 @@ fn derive_clone(request: &CloneRequest, source: &ObservedGuest, observation: &Sc
         return Err(vec![Refusal::node_offline(observation.node_of(source).map_or("not listed", |node| node.name.as_str()))]);
     };
     let disks = request.disks.unwrap_or(if is_template { ClonedDisks::Linked } else { ClonedDisks::Full });
-    refusals.extend(check_source(source, disks, is_template, rules));
+    refusals.extend(check_source(request, source, disks, is_template, rules));
+    let provision = requested_step(Change::Provision(Box::new(request.provisioning.clone())), RunState::Stopped);
+    refusals.extend(super::config::check_supported(source, &[provision]));
+    refusals.extend(check_tag_case(request, observation));
     let node = request.node.clone().unwrap_or_else(|| from.name.clone());
     refusals.extend(check_target(request, source, disks, from, &node, observation));
     if !refusals.is_empty() {
@@ -67,11 +182,12 @@ fn derive_clone(request: &CloneRequest, source: &ObservedGuest, observation: &Sc
         vmid: source.vmid,
     };
     let (name, pool, storage) = (request.name.clone(), request.pool.clone(), request.storage.clone());
-    Ok(GuestClone { disks, name, node, pool, source, storage, vmid: request.vmid })
+    let provisions = !request.provisioning.is_empty();
+    Ok(GuestClone { disks, name, node, pool, provisions, source, storage, vmid: request.vmid })
 }
 
 /// What must hold for the source: nobody else works on it, and nothing of it protects the clone unasked.
-fn check_source(source: &ObservedGuest, disks: ClonedDisks, is_template: bool, rules: &Rules) -> Vec<Refusal> {
+fn check_source(request: &CloneRequest, source: &ObservedGuest, disks: ClonedDisks, is_template: bool, rules: &Rules) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     if let Reading::Read(Some(lock)) = &source.lock {
         refusals.push(Refusal::guest_locked(lock));
@@ -80,13 +196,29 @@ fn check_source(source: &ObservedGuest, disks: ClonedDisks, is_template: bool, r
     if disks == ClonedDisks::Linked && !is_template {
         refusals.push(Refusal::not_template(source.vmid));
     }
-    let protecting = source.current_and_pending_tags().filter(|tag| rules.is_protecting_tag(tag)).map(|tag| format!("tag:{tag}"));
-    let flag = (source.protection == Reading::Read(true)).then(|| "protection-flag".to_owned());
-    let grounds: Vec<String> = protecting.chain(flag).collect();
-    if !grounds.is_empty() {
-        refusals.push(Refusal::protection_copied(grounds));
-    }
+    refusals.extend(check_copied_protection(request, source, rules));
     refusals
+}
+
+/// Refuses if the clone would be protected by what it copies and is not declared so, or if its first configuration would take such a tag
+/// away.
+fn check_copied_protection(request: &CloneRequest, source: &ObservedGuest, rules: &Rules) -> Option<Refusal> {
+    let tags = request.provisioning.tags();
+    let is_declared = rules.is_protected_name(request.name.as_str())
+        || rules.ids().contains(&request.vmid)
+        || tags.is_some_and(|tags| tags.iter().any(|tag| rules.is_protecting_tag(tag)));
+    let is_left_out = |tag: &&str| tags.is_some_and(|tags| tags.iter().all(|own| own != *tag));
+    let protecting = source.current_and_pending_tags().filter(|tag| rules.is_protecting_tag(tag));
+    let tags = protecting.filter(|tag| !is_declared || is_left_out(tag)).map(|tag| format!("tag:{tag}"));
+    let flag = (source.protection == Reading::Read(true) && !is_declared).then(|| "protection-flag".to_owned());
+    let grounds: Vec<String> = tags.chain(flag).collect();
+    (!grounds.is_empty()).then(|| Refusal::protection_copied(grounds))
+}
+
+/// Refuses if tags contain upper case and it is unknown whether the datacenter stores them in lower case.
+fn check_tag_case(request: &CloneRequest, observation: &Scoped) -> Option<Refusal> {
+    let has_upper_case = request.provisioning.tags().is_some_and(crate::normalize::WordSet::has_upper_case);
+    (has_upper_case && observation.tag_case.is_none()).then(Refusal::tag_case_unread)
 }
 
 /// What must hold for the node and the storages of the clone.

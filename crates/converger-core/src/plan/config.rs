@@ -189,9 +189,12 @@ fn pending_change(row: &ObservedGuest, field: Field) -> Option<Option<&FieldValu
 
 /// The tags after a change, if it writes them.
 pub(super) fn tags_after(change: &Change) -> Option<Vec<&str>> {
-    let Change::ConfigSet(fields) = change else { return None };
-    let tags = fields.iter().find(|field| field.field == Field::Tags)?;
-    Some(match &tags.after {
+    let after = match change {
+        Change::ConfigSet(fields) => &fields.iter().find(|field| field.field == Field::Tags)?.after,
+        Change::Provision(provisioning) => &provisioning.fields.iter().find(|setting| setting.field == Field::Tags)?.wanted,
+        _ => return None,
+    };
+    Some(match after {
         Some(FieldValue::Tags(tags)) => tags.iter().collect(),
         _ => Vec::new(),
     })
@@ -208,16 +211,19 @@ pub(super) fn tags_pending(row: &ObservedGuest) -> Option<Vec<&str>> {
 /// Refuses values that Proxmox would not accept in combination with the other values of the guest.
 pub(super) fn check_supported(row: &ObservedGuest, steps: &[Step]) -> Option<Refusal> {
     let (GuestKind::Qemu, Reading::Read(config)) = (row.kind, &row.config) else { return None };
-    let fields = steps.iter().find_map(|step| match &step.change {
-        Change::ConfigSet(fields) => Some(fields),
+    let fields: Vec<(Field, Option<&FieldValue>)> = steps.iter().find_map(|step| match &step.change {
+        Change::ConfigSet(fields) => Some(fields.iter().map(|change| (change.field, change.after.as_ref())).collect()),
+        Change::Provision(provisioning) => {
+            Some(provisioning.fields.iter().map(|setting| (setting.field, setting.wanted.as_ref())).collect())
+        }
         _ => None,
     })?;
-    let written = |field: Field| fields.iter().find(|change| change.field == field);
+    let written = |field: Field| fields.iter().find(|(own, _)| *own == field).map(|(_, value)| *value);
     if written(Field::Balloon).is_none() && written(Field::Memory).is_none() {
         return None;
     }
     let after = |field: Field| match written(field) {
-        Some(change) => change.after.as_ref(),
+        Some(value) => value,
         // Proxmox compares a new value with the pending value first, then with the effective one.
         None => pending_change(row, field).unwrap_or_else(|| config.get(field)),
     };

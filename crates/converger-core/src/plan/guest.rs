@@ -173,6 +173,7 @@ pub(super) fn check_guards(guest: &DesiredGuest, row: &ObservedGuest, steps: &[S
     if row.template == Reading::Read(true) {
         refusals.push(Refusal::guest_template());
     }
+    refusals.extend(check_birth(row, steps, rules));
     refusals.extend(check_ha(row, steps));
     refusals.extend(check_hold_tag(row));
     let foreign = foreign_pending_keys(guest, row, rules);
@@ -184,6 +185,14 @@ pub(super) fn check_guards(guest: &DesiredGuest, row: &ObservedGuest, steps: &[S
     refusals.extend(check_own_guest(row, steps, rules));
     refusals.extend(check_protecting_tags(row, steps, rules));
     refusals
+}
+
+/// Refuses to start a clone that was not provisioned, unless the same steps provision it.
+fn check_birth(row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Option<Refusal> {
+    let birth = rules.birth_of(row).filter(|birth| !birth.provisioned)?;
+    let starts = steps.iter().any(|step| step.change.resulting_state() == Some(RunState::Running));
+    let provisions = steps.iter().any(|step| matches!(step.change, Change::Provision(_)));
+    (starts && !provisions).then(|| Refusal::provisioning_unfinished(birth))
 }
 
 pub(super) fn check_hold_tag(row: &ObservedGuest) -> Option<Refusal> {

@@ -24,7 +24,7 @@ pub(super) fn verdict(
     rules: &Rules,
 ) -> Verdict {
     if let RequestedAction::Clone(clone) = request.action() {
-        return super::clone::verdict(request.target(), clone, guest, listed, observation, rules);
+        return super::clone::verdict(request, clone, guest, listed, observation, rules);
     }
     let (row, state) = match observation.presence(guest.vmid, listed) {
         Seen::Missing => return Verdict::Refused(vec![Refusal::guest_missing()]),
@@ -170,7 +170,7 @@ fn check_snapshot_cpu(found: &GuestSnapshot, observation: &Scoped) -> Result<(),
     if is_same { Ok(()) } else { Err(vec![Refusal::snapshot_hardware(cpu, models)]) }
 }
 
-fn derive_growth(row: &ObservedGuest, key: &DiskKey, size: DiskSize, observation: &Scoped) -> Derived {
+pub(super) fn derive_growth(row: &ObservedGuest, key: &DiskKey, size: DiskSize, observation: &Scoped) -> Derived {
     let disks = require(row.disks(), "disks")?;
     let found = disks.iter().find(|disk| disk.key == *key && !disk.is_cdrom);
     let Some((disk, before)) = found.and_then(|disk| Some((disk, disk.size?))) else {
@@ -192,7 +192,8 @@ fn derive_growth(row: &ObservedGuest, key: &DiskKey, size: DiskSize, observation
     if !refusals.is_empty() {
         return Err(refusals);
     }
-    Ok(vec![Change::DiskGrow(Box::new(DiskGrowth { after: size, before, disk: key.clone(), volume: disk.volume.clone() }))])
+    let volume = Some(disk.volume.clone());
+    Ok(vec![Change::DiskGrow(Box::new(DiskGrowth { after: size, before, disk: key.clone(), volume }))])
 }
 
 /// The guards of a guest that a step only reads from, which must have been read too.

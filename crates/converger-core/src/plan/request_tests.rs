@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::guest::GuestKind;
 use crate::guest::GuestKind::{Lxc, Qemu};
-use crate::policy::{Circumstances, Limits};
+use crate::guest::{GuestIdentity, GuestKind};
+use crate::policy::{Birth, Circumstances, Limits};
 use crate::refusal::RefusalCode;
 use crate::safety::{Judged, judge};
 use crate::testing::RequestWorld;
@@ -322,4 +322,108 @@ fn judge_refuses_a_clone_that_the_planner_should_not_have_made() {
     for change in changes {
         assert!(broken(change).contains(&RefusalCode::GuaranteeBroken));
     }
+}
+
+const PROVISION: RequestCase = (
+    "vm.clone",
+    Qemu,
+    900,
+    &[("newid", "120"), ("name", "web-7"), ("cores", "4"), ("bridge", "vmbr1"), ("disk-size", "40GiB"), ("start", "true")],
+);
+const PROVISION_DNS: RequestCase =
+    ("vm.clone", Lxc, 102, &[("newid", "120"), ("name", "dns-2"), ("memory", "1GiB"), ("addresses", "dhcp"), ("start", "true")]);
+
+/// The world after the clone of `PROVISION` was verified and before anything else happened.
+fn world_with_birth(case: RequestCase, provisioned: bool) -> RequestWorld {
+    let mut world = RequestWorld::default();
+    let plan = plan_case(&world, case);
+    let request = plan.intent().digest().expect("a digest");
+    let mut born = world.guest_mut(101).clone();
+    (born["vmid"], born["name"]) = (json!(120), json!("web-7"));
+    born["identity"] = json!({ "ctime": 1_763_000_500, "uuid": "00000120-0000-4000-8000-000000000000" });
+    world.observation["guests"].as_array_mut().expect("rows").insert(3, born);
+    let identity = GuestIdentity::Qemu { uuid: Some("00000120-0000-4000-8000-000000000000".into()), ctime: Some(1_763_000_500) };
+    let birth = Birth { identity, provisioned, request, vmid: Vmid::new(120).expect("an id") };
+    world.rules = world.rules.with_births(vec![birth]);
+    world
+}
+
+#[test]
+fn provisions_a_new_guest_in_one_plan() {
+    check(PROVISION, |_| (), &["clone", "provision", "disk.grow", "start"]);
+    check(PROVISION_DNS, |_| (), &["clone", "provision", "start"]);
+    let case = ("vm.clone", Qemu, 900, &[("newid", "120"), ("name", "web-7"), ("disk-size", "32GiB")][..]);
+    check(case, |_| (), &["clone"]);
+    let plan = plan_case(&RequestWorld::default(), PROVISION);
+    let Verdict::Steps(steps) = &plan.verdicts()[0] else { panic!("no steps") };
+    let Change::DiskGrow(growth) = &steps[2].change else { panic!("no growth") };
+    assert_eq!((growth.disk.as_str(), growth.before.to_string(), growth.volume.as_deref()), ("scsi0", "32G".to_owned(), None));
+    assert_eq!(steps[1].class(), ChangeClass::Disruptive, "a script's word is not enough for it");
+    let judged = judge(plan, Limits::default(), Circumstances::default());
+    assert!(matches!(judged, Judged::Safe(_)), "{:?}", judged.judgement().refusals());
+}
+
+#[test]
+fn refuses_to_provision_what_cannot_be() {
+    let shrinking = ("vm.clone", Qemu, 900, &[("newid", "120"), ("name", "web-7"), ("disk-size", "8GiB")][..]);
+    check(shrinking, |_| (), &["disk-shrink"]);
+    let other_disk = ("vm.clone", Qemu, 900, &[("newid", "120"), ("name", "web-7"), ("disk", "scsi5"), ("disk-size", "40GiB")][..]);
+    check(other_disk, |_| (), &["disk-missing"]);
+    let balloon = ("vm.clone", Qemu, 900, &[("newid", "120"), ("name", "web-7"), ("balloon", "8GiB")][..]);
+    check(balloon, |_| (), &["unsupported-change"]);
+    let tags = ("vm.clone", Qemu, 900, &[("newid", "120"), ("name", "web-7"), ("tags", "Edge")][..]);
+    check(tags, |_| (), &["config-unreadable"]);
+    let huge = ("vm.clone", Qemu, 900, &[("newid", "120"), ("name", "web-7"), ("disk-size", "2TiB")][..]);
+    check(huge, |_| (), &["storage-full"]);
+}
+
+/// Clones copy tags and flags: what protects the source would protect the new guest unasked.
+#[test]
+fn g3_a_protected_source_needs_a_guest_that_is_declared_protected() {
+    let protect = |world: &mut RequestWorld| {
+        world.guest_mut(900)["tags"] = json!(["prod"]);
+        world.guest_mut(900)["protection"] = json!(true);
+    };
+    check(CLONE, protect, &["protection-copied"]);
+    for parameters in [&[("newid", "120"), ("name", "web-7"), ("tags", "prod,web")][..], &[("newid", "120"), ("name", "prod-web")][..]] {
+        let mut world = RequestWorld::default();
+        protect(&mut world);
+        let plan = plan_case(&world, ("vm.clone", Qemu, 900, parameters));
+        assert!(matches!(plan.verdicts()[0], Verdict::Steps(_)), "{:?}", plan.verdicts());
+        let judged = judge(plan, Limits::default(), Circumstances::default());
+        assert!(matches!(judged, Judged::Safe(_)), "{:?}", judged.judgement().refusals());
+    }
+    // The name protects it, and its first configuration must not take the copied tag away.
+    check(("vm.clone", Qemu, 900, &[("newid", "120"), ("name", "prod-web"), ("tags", "web")]), protect, &["protection-copied"]);
+}
+
+/// The same request continues with what is left; every other guest under the id stays as it is.
+#[test]
+fn g13_a_request_that_was_cut_off_continues_with_its_own_guest_only() {
+    let left = |provisioned| outcome(&world_with_birth(PROVISION, provisioned), PROVISION);
+    assert_eq!((left(false), left(true)), (vec!["provision", "disk.grow", "start"], vec!["disk.grow", "start"]));
+    let mut world = world_with_birth(PROVISION, true);
+    set_disk(&mut world, 120, "size_kib", json!(40 << 20));
+    assert_eq!(outcome(&world, PROVISION), ["start"]);
+    world.guest_mut(120)["status"] = json!("running");
+    assert_eq!(outcome(&world, PROVISION), ["converged"]);
+    // Another request, and the same id with other birth marks.
+    let other = ("vm.clone", Qemu, 900, &[("newid", "120"), ("name", "web-7"), ("cores", "8")][..]);
+    assert_eq!(outcome(&world_with_birth(PROVISION, false), other), ["id-taken"]);
+    let mut recycled = world_with_birth(PROVISION, false);
+    recycled.guest_mut(120)["identity"]["ctime"] = json!(1_763_000_501);
+    assert_eq!(outcome(&recycled, PROVISION), ["id-taken"]);
+    let mut forgotten = world_with_birth(PROVISION, false);
+    forgotten.rules = Rules::default();
+    assert_eq!(outcome(&forgotten, PROVISION), ["id-taken"]);
+    let mut started = world_with_birth(PROVISION, false);
+    started.guest_mut(120)["status"] = json!("running");
+    assert_eq!(outcome(&started, PROVISION), ["run-state-unsuitable"]);
+}
+
+#[test]
+fn a_guest_that_is_not_provisioned_yet_is_not_started_by_others() {
+    let start = ("vm.start", Qemu, 120, &[][..]);
+    assert_eq!(outcome(&world_with_birth(PROVISION, false), start), ["provisioning-unfinished"]);
+    assert_eq!(outcome(&world_with_birth(PROVISION, true), start), ["start"]);
 }

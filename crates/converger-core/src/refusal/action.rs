@@ -3,6 +3,7 @@
 use super::{Datum, Refusal, RefusalCode};
 use crate::apply::{IdempotencyKey, OperationId};
 use crate::guest::{DiskKey, DiskSize, RunState, Vmid};
+use crate::policy::Birth;
 
 impl Refusal {
     pub(crate) fn snapshot_exists(name: &str, made_at: Option<u64>) -> Self {
@@ -73,6 +74,10 @@ impl Refusal {
 
     pub(crate) fn protection_copied(grounds: Vec<String>) -> Self {
         Self::new(RefusalCode::ProtectionCopied).with("grounds", Datum::Words(grounds))
+    }
+
+    pub(crate) fn provisioning_unfinished(birth: &Birth) -> Self {
+        Self::new(RefusalCode::ProvisioningUnfinished).with("request", &*birth.request.to_string())
     }
 
     /// The refusal of a request whose key belongs to an operation of another request.

@@ -41,7 +41,7 @@ const fn entry(
 }
 
 /// All codes, in the order of [`RefusalCode`].
-pub static TABLE: [RefusalEntry; 59] = [
+pub static TABLE: [RefusalEntry; 60] = [
     entry(
         RefusalCode::NotQuorate,
         "not-quorate",
@@ -572,5 +572,14 @@ pub static TABLE: [RefusalEntry; 59] = [
         "the idempotency key belongs to another request",
         "A key stands for one request forever, so that a repeated request cannot have a second effect. This key was used for a request with other parameters.",
         "Use a new key for a new request.",
+    ),
+    entry(
+        RefusalCode::ProvisioningUnfinished,
+        "provisioning-unfinished",
+        RefusalStage::Plan,
+        RefusalReach::Guest,
+        "the guest was made, and its first configuration is not written yet",
+        "The guest is a clone whose request was cut off before its configuration was written. If it started now, it would run with the configuration of its source, such as its addresses and keys.",
+        "Repeat the same `converger action vm.clone` command: it continues with the steps that are left.",
     ),
 ];

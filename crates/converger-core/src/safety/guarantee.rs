@@ -85,7 +85,11 @@ impl GuestCase<'_> {
         let online = is_online(&clone.source.node) && is_online(&clone.node);
         let is_same =
             matches!(&row.identity, Reading::Read(identity) if **identity == clone.source.identity) && row.kind == clone.source.kind;
-        let guards = matches!(row.lock, Reading::Read(None)) && row.protection == Reading::Read(false) && row.tags.is_read();
+        let guards = matches!(row.lock, Reading::Read(None)) && row.protection.is_read() && row.tags.is_read();
+        // A clone has the protection of its source, so it must be declared protected too.
+        let source_protects =
+            row.protection == Reading::Read(true) || row.current_and_pending_tags().any(|tag| self.rules.is_protecting_tag(tag));
+        let guards = guards && (!source_protects || self.is_declared_protected());
         let is_linked_to_template = clone.disks == ClonedDisks::Full || row.template == Reading::Read(true);
         let is_known = matches!(row.status, ObservedStatus::Known(_));
         reading && online && is_same && guards && is_linked_to_template && is_known
@@ -106,7 +110,8 @@ impl GuestCase<'_> {
 
     /// Whether a step writes keys that are read with the config; tags are read with the guest.
     fn writes_config(&self) -> bool {
-        self.config_writes().flatten().any(|field| field.field != Field::Tags)
+        let provisions = self.steps.iter().any(|step| matches!(step.change, Change::Provision(_)));
+        provisions || self.config_writes().flatten().any(|field| field.field != Field::Tags)
     }
 
     /// Whether a step replaces a value that is not understood, so that the effect of the step is unknown.
@@ -118,7 +123,7 @@ impl GuestCase<'_> {
     /// Whether a step writes tags whose stored letter case is unknown.
     fn writes_tags_of_unknown_case(&self) -> bool {
         let is_open = |value: &Option<FieldValue>| matches!(value, Some(FieldValue::Tags(tags)) if tags.has_upper_case());
-        self.observation.tag_case.is_none() && self.config_writes().flatten().any(|change| is_open(&change.after))
+        self.observation.tag_case.is_none() && self.tag_writes().any(is_open)
     }
 
     fn config_writes(&self) -> impl Iterator<Item = &[FieldChange]> {
@@ -126,6 +131,16 @@ impl GuestCase<'_> {
             Change::ConfigSet(fields) => Some(&**fields),
             _ => None,
         })
+    }
+
+    /// The tags that the steps write.
+    fn tag_writes(&self) -> impl Iterator<Item = &Option<FieldValue>> {
+        let written = self.config_writes().flatten().filter(|field| field.field == Field::Tags).map(|field| &field.after);
+        let provisioned = self.steps.iter().filter_map(|step| match &step.change {
+            Change::Provision(provisioning) => provisioning.fields.iter().find(|setting| setting.field == Field::Tags),
+            _ => None,
+        });
+        written.chain(provisioned.map(|setting| &setting.wanted))
     }
 
     fn interrupts_protected(&self) -> bool {
@@ -137,7 +152,8 @@ impl GuestCase<'_> {
             | Change::SnapshotCreate(_)
             | Change::SnapshotDelete(_)
             | Change::DiskGrow(_)
-            | Change::Clone(_) => false,
+            | Change::Clone(_)
+            | Change::Provision(_) => false,
         });
         goes_down && self.is_protected()
     }
@@ -164,11 +180,16 @@ impl GuestCase<'_> {
         declared || tagged || seen || rules.ids().contains(&self.guest.vmid)
     }
 
+    /// Whether a new guest is declared to be protected, by its name, its id or the tags that it gets.
+    fn is_declared_protected(&self) -> bool {
+        let is_protecting = |value: &Option<FieldValue>| matches!(value, Some(FieldValue::Tags(tags)) if tags.iter().any(|tag| self.rules.is_protecting_tag(tag)));
+        self.is_protected() || self.tag_writes().any(is_protecting)
+    }
+
     /// Whether a step removes a protecting tag.
     fn removes_protection(&self) -> bool {
         let Some(row) = self.row else { return false };
-        let written: Vec<&Option<FieldValue>> =
-            self.config_writes().flatten().filter(|field| field.field == Field::Tags).map(|field| &field.after).collect();
+        let written: Vec<&Option<FieldValue>> = self.tag_writes().collect();
         let waiting = match &row.pending {
             Reading::Read(pending) => pending.iter().find_map(|entry| match entry {
                 PendingChange::Known(Field::Tags, value) => Some(value),
@@ -196,7 +217,12 @@ impl GuestCase<'_> {
         let power = self.steps.iter().any(|step| {
             !matches!(
                 step.change,
-                Change::ConfigSet(_) | Change::SnapshotCreate(_) | Change::SnapshotDelete(_) | Change::DiskGrow(_) | Change::Clone(_)
+                Change::ConfigSet(_)
+                    | Change::SnapshotCreate(_)
+                    | Change::SnapshotDelete(_)
+                    | Change::DiskGrow(_)
+                    | Change::Clone(_)
+                    | Change::Provision(_)
             )
         });
         match ha.state.as_deref() {

@@ -98,6 +98,7 @@ fn g14_no_change_deletes_a_guest_and_losing_data_needs_a_signature() {
     let changes: Vec<&str> = CATALOGUE.iter().map(|action| action.change).collect();
     let all = [
         "clone",
+        "provision",
         "config.set",
         "disk.grow",
         "migrate",

@@ -100,7 +100,7 @@ impl Patience {
             Change::Shutdown { timeout_secs } | Change::Reboot { timeout_secs } => {
                 u64::from(*timeout_secs).saturating_mul(1000).saturating_add(self.slack_ms)
             }
-            Change::ConfigSet(_) | Change::Start | Change::Stop | Change::DiskGrow(_) => self.task_ms,
+            Change::ConfigSet(_) | Change::Provision(_) | Change::Start | Change::Stop | Change::DiskGrow(_) => self.task_ms,
             Change::SnapshotCreate(_) | Change::SnapshotDelete(_) | Change::SnapshotRollback(_) | Change::Migrate(_) | Change::Clone(_) => {
                 self.copy_ms
             }
@@ -126,7 +126,8 @@ impl Patience {
             | Change::SnapshotRollback(_)
             | Change::DiskGrow(_)
             | Change::Migrate(_)
-            | Change::Clone(_) => self.verify_ms,
+            | Change::Clone(_)
+            | Change::Provision(_) => self.verify_ms,
         }
     }
 

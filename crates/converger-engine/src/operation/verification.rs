@@ -147,7 +147,7 @@ impl OperationState {
 
     /// Restarts with the first reading: readings from before a wait are old.
     pub(super) fn restart_verification(&mut self, verification: Verification) -> Option<OperationCommand> {
-        let has_tasks = !matches!(self.operation.step.change, Change::ConfigSet(_));
+        let has_tasks = !matches!(self.operation.step.change, Change::ConfigSet(_) | Change::Provision(_));
         let read = match verification.cause {
             VerificationCause::Unknown { .. } if has_tasks => VerificationReading::Tasks,
             _ => self.first_reading(),

@@ -1,6 +1,8 @@
 //! Several submissions in one machine: each ends on its own and is forgotten, and the journal may be read and written in the meantime.
 
-use converger_core::apply::OperationEnd;
+use converger_core::apply::{ClusterMembership, EnvRequest, EnvResponse, IdState, LiveConfig, OperationEnd, TaskId, TaskState};
+use converger_core::guest::GuestKind;
+use converger_core::testing::RequestWorld;
 
 use super::*;
 use crate::testing;
@@ -101,4 +103,108 @@ fn g13_journal_reading_leaves_out_operations_that_were_here_at_any_time_while_it
     // The next reading starts after both have ended, so operations that it shows without an end must be settled.
     drive.start_journal_reading();
     assert_eq!(drive.end_journal_reading(found.to_vec()).len(), 3);
+}
+
+/// The operations of a request that makes, configures and starts a guest.
+fn provisioning_steps() -> Vec<(Operation, CheckContext)> {
+    let parameters = [("newid", "120"), ("name", "web-7"), ("bridge", "vmbr1"), ("start", "true")];
+    let plan = RequestWorld::default().plan_action("vm.clone", GuestKind::Qemu, 900, &parameters);
+    testing::plan_operations(&plan)
+}
+
+fn born_as(identity: &GuestIdentity) -> EnvResponse {
+    let config = LiveConfig { name: "web-7".into(), identity: identity.clone(), ..testing::live_config(2) };
+    EnvResponse::Config(Box::new(config))
+}
+
+/// Answers the commands of an operation until it ends, and returns the requests that it made.
+fn drive_to_end(drive: &mut RunMachine, id: &OperationId, effects: Vec<RunEffect>, identity: &GuestIdentity) -> Vec<EnvRequest> {
+    let (mut requests, mut effects) = (Vec::new(), effects);
+    for now_ms in 1_001..1_100 {
+        let command = effects.iter().find_map(|effect| match effect {
+            RunEffect::Execute(own, command) if own == id => Some(command.clone()),
+            _ => None,
+        });
+        let Some(command) = command else { break };
+        let event = match command {
+            OperationCommand::Commit(_) | OperationCommand::Mark => OperationEvent::Committed,
+            OperationCommand::RecheckHolds => OperationEvent::SendAllowed,
+            OperationCommand::FindTaskOwners(_) => OperationEvent::TaskOwnersFound(Vec::new()),
+            OperationCommand::Wait(_) => OperationEvent::Woken,
+            OperationCommand::Request(request) => {
+                requests.push(request.clone());
+                OperationEvent::Responded(respond(&request, identity))
+            }
+        };
+        effects = drive.feed(id, event, now_ms);
+        if drive.outcome(id).is_some() {
+            break;
+        }
+    }
+    requests
+}
+
+/// A cluster in which guest 900 is a template, and guest 120 was made with these marks.
+fn respond(request: &EnvRequest, identity: &GuestIdentity) -> EnvResponse {
+    let task = TaskId::new("UPID:pve1:1").expect("an id");
+    match request {
+        EnvRequest::Cluster => {
+            EnvResponse::Cluster(ClusterMembership { quorate: true, nodes: [(testing::address_on("pve1").node, true)].into() })
+        }
+        EnvRequest::Status(_) => testing::status_response("stopped"),
+        EnvRequest::Config(address) if address.vmid.get() == 900 => {
+            let source = GuestIdentity::Qemu { uuid: Some("0000000900-0000-4000-8000-000000000000".into()), ctime: Some(1_700_000_900) };
+            let config = LiveConfig {
+                name: "debian-template".into(),
+                identity: source,
+                template: true,
+                digest: Some("90c9867238def2fe4d646be13e412474af227aee".into()),
+                ..testing::live_config(2)
+            };
+            EnvResponse::Config(Box::new(config))
+        }
+        EnvRequest::Config(_) => born_as(identity),
+        EnvRequest::IdState(_) => EnvResponse::IdState(IdState::Free),
+        EnvRequest::Send { .. } => EnvResponse::Sent(SendResult::Task(task)),
+        EnvRequest::Task(_) => EnvResponse::Task(TaskState::Ended { warnings: 0, age_secs: None }),
+        other => panic!("not expected: {other:?}"),
+    }
+}
+
+fn marks_of_operation(drive: &RunMachine, id: &OperationId) -> Option<GuestIdentity> {
+    drive.operation_state(id).and_then(|state| state.operation().guest.identity.clone())
+}
+
+#[test]
+fn later_steps_of_a_new_guest_take_its_birth_marks_from_the_clone() {
+    let steps = provisioning_steps();
+    let ids: Vec<OperationId> = steps.iter().map(|(operation, _)| operation.id.clone()).collect();
+    let mut drive = RunMachine::new(ConcurrencyLimits::default());
+    let (_, effects) = submit(&mut drive, steps);
+    assert_eq!(marks_of_operation(&drive, &ids[1]), None, "before the clone nobody knows them");
+    let born = GuestIdentity::Qemu { uuid: Some("0b0c".into()), ctime: Some(1_763_000_500) };
+    drive_to_end(&mut drive, &ids[0], effects, &born);
+    assert_eq!(drive.outcome(&ids[0]).map(Outcome::end), Some(OperationEnd::Done));
+    assert_eq!([&ids[1], &ids[2]].map(|id| marks_of_operation(&drive, id)), [Some(born.clone()), Some(born)]);
+    // The intent that is written next has them.
+    let intent = drive.operation_state(&ids[1]).expect("known").operation().clone();
+    assert_eq!(intent.step.change.word(), "provision");
+}
+
+/// An id that somebody else has taken meanwhile, or a clone without marks, gets no further change.
+#[test]
+fn g13_a_later_step_without_birth_marks_sends_nothing() {
+    let (mut operation, context) = provisioning_steps().swap_remove(1);
+    assert_eq!((operation.step.change.word(), &operation.guest.identity), ("provision", &None));
+    let other = GuestIdentity::Qemu { uuid: Some("0b0c".into()), ctime: Some(1_763_000_501) };
+    let born = GuestIdentity::Qemu { uuid: Some("0b0c".into()), ctime: Some(1_763_000_500) };
+    for (known, code) in [(None, "guard-unread"), (Some(born), "identity-mismatch")] {
+        operation.guest.identity = known;
+        let id = operation.id.clone();
+        let mut drive = RunMachine::new(ConcurrencyLimits::default());
+        let (_, effects) = submit(&mut drive, vec![(operation.clone(), context.clone())]);
+        let requests = drive_to_end(&mut drive, &id, effects, &other);
+        assert!(!requests.iter().any(EnvRequest::is_mutation), "{requests:?}");
+        assert_eq!(drive.outcome(&id).and_then(Outcome::code).map(|own| own.as_str()), Some(code));
+    }
 }

@@ -152,6 +152,7 @@ fn write_journal(store: &impl crate::Store, sample: &mut OperationSample) -> Res
         environment: new.clone(),
         key: converger_core::apply::IdempotencyKey::new("key-1").ok_or("a key")?,
         request: Digest::of_bytes(b"start it"),
+        change: keyed.step.change.word().into(),
         operation: keyed.id,
     };
     let [first, second, third, fourth] = &holds;

@@ -1,11 +1,12 @@
 //! Operations for stories, from a seeded random plan, with the ids, guests and sources that a story needs.
 
+use converger_core::action::{Change, CloneSource, ClonedDisks, GuestClone};
 use converger_core::apply::{
     BootId, EnvironmentBinding, IdempotencyKey, JournalRecord, Operation, OperationEnd, OperationHistory, OperationId, OperationSource,
     Resolution, RunId, RunStart, TaskId,
 };
 use converger_core::artifact::Digest;
-use converger_core::guest::{EnvironmentName, Vmid};
+use converger_core::guest::{EnvironmentName, GuestIdentity, GuestKind, GuestName, Vmid};
 use converger_core::testing::{Rng, random_outcome_with_end, some_binding, some_inputs, some_operations};
 
 use crate::write::{Batch, StoreWrite};
@@ -105,6 +106,25 @@ impl OperationSample {
         let key = IdempotencyKey::new(key).expect(WELL_FORMED);
         let source = OperationSource::OneShot { key, request: Digest::of_bytes(request.as_bytes()) };
         Operation { source, ..self.operation(number, guest) }
+    }
+
+    /// A clone of one guest to the id of another one.
+    #[must_use]
+    pub fn clone_of(&self, source: u64, guest: u64) -> Change {
+        let of = &self.pattern.guest;
+        let source = CloneSource {
+            digest: "0fe8".into(),
+            identity: GuestIdentity::Qemu { uuid: Some("0a".into()), ctime: Some(1) },
+            kind: GuestKind::Qemu,
+            name: "template".into(),
+            node: of.node.clone(),
+            template: true,
+            vmid: self.vmid(source),
+        };
+        let name = GuestName::new("web-7").expect(WELL_FORMED);
+        let (node, vmid) = (of.node.clone(), self.vmid(guest));
+        let disks = ClonedDisks::Linked;
+        Change::Clone(Box::new(GuestClone { disks, name, node, pool: None, provisions: true, source, storage: None, vmid }))
     }
 
     /// The intent of an operation.

@@ -19,6 +19,8 @@ use crate::query::{
 use crate::tables::{ReadTables, WriteTables};
 
 type GuestKey = (EnvironmentName, Vmid);
+/// An idempotency key with the change of one of its operations.
+type StepKey = (EnvironmentName, IdempotencyKey, Box<str>);
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MemoryTables {
@@ -26,7 +28,7 @@ pub(crate) struct MemoryTables {
     operations: Vec<OperationHistory>,
     positions: BTreeMap<OperationId, usize>,
     occupants: BTreeMap<GuestKey, OperationId>,
-    keys: BTreeMap<(EnvironmentName, IdempotencyKey), (OperationId, Digest)>,
+    keys: BTreeMap<StepKey, (OperationId, Digest)>,
     /// In the order of their starts.
     runs: Vec<RunHistory>,
     run_positions: BTreeMap<RunId, usize>,
@@ -74,7 +76,7 @@ enum UndoStep {
 struct ByName {
     names: EnvironmentNames,
     occupants: BTreeMap<GuestKey, OperationId>,
-    keys: BTreeMap<(EnvironmentName, IdempotencyKey), (OperationId, Digest)>,
+    keys: BTreeMap<StepKey, (OperationId, Digest)>,
     hold_history: HoldHistory,
 }
 
@@ -135,7 +137,7 @@ impl MemoryTables {
         self.positions.remove(&operation.id);
         self.release_guests(&operation);
         if let OperationSource::OneShot { key, .. } = &operation.source {
-            self.keys.remove(&(operation.environment.clone(), key.clone()));
+            self.keys.remove(&(operation.environment.clone(), key.clone(), operation.step.change.word().into()));
         }
     }
 
@@ -149,7 +151,8 @@ impl MemoryTables {
         let position = self.operations.len();
         self.positions.insert(operation.id.clone(), position);
         if let OperationSource::OneShot { key, request } = &operation.source {
-            self.keys.insert((operation.environment.clone(), key.clone()), (operation.id.clone(), *request));
+            let step = (operation.environment.clone(), key.clone(), operation.step.change.word().into());
+            self.keys.insert(step, (operation.id.clone(), *request));
         }
         let boot = self.run_positions.get(&operation.run).and_then(|run| self.runs[*run].run.boot.clone());
         self.operations.push(OperationHistory { boot, ..OperationHistory::from_intent(operation, at_ms) });
@@ -271,7 +274,12 @@ impl ReadTables for MemoryTables {
     }
 
     fn request_of_key(&self, environment: &EnvironmentName, key: &IdempotencyKey) -> Result<Option<(OperationId, Digest)>, Infallible> {
-        Ok(self.keys.get(&(environment.clone(), key.clone())).cloned())
+        let of_key = self.keys.iter().filter(|((own, own_key, _), _)| own == environment && own_key == key).map(|(_, row)| row);
+        Ok(of_key.min_by_key(|(id, _)| self.positions.get(id)).cloned())
+    }
+
+    fn step_of_key(&self, environment: &EnvironmentName, key: &IdempotencyKey, change: &str) -> Result<Option<OperationId>, Infallible> {
+        Ok(self.keys.get(&(environment.clone(), key.clone(), change.into())).map(|(operation, _)| operation.clone()))
     }
 
     fn run(&self, id: &RunId) -> Result<Option<RunHistory>, Infallible> {
@@ -392,8 +400,9 @@ impl ReadTables for MemoryTables {
     }
 
     fn idempotency_rows(&self) -> Result<Vec<IdempotencyRow>, Infallible> {
-        let row = |((environment, key), (operation, request)): (&(EnvironmentName, IdempotencyKey), &(OperationId, Digest))| {
-            IdempotencyRow { environment: environment.clone(), key: key.clone(), request: *request, operation: operation.clone() }
+        let row = |((environment, key, change), (operation, request)): (&StepKey, &(OperationId, Digest))| {
+            let (environment, key, change) = (environment.clone(), key.clone(), change.clone());
+            IdempotencyRow { environment, key, change, request: *request, operation: operation.clone() }
         };
         Ok(self.keys.iter().map(row).collect())
     }
@@ -504,7 +513,8 @@ impl WriteTables for MemoryTables {
         self.names.rename(rename);
         let renamed = |own: EnvironmentName| if own == rename.from { rename.to.clone() } else { own };
         self.occupants = std::mem::take(&mut self.occupants).into_iter().map(|((own, vmid), id)| ((renamed(own), vmid), id)).collect();
-        self.keys = std::mem::take(&mut self.keys).into_iter().map(|((own, key), row)| ((renamed(own), key), row)).collect();
+        self.keys =
+            std::mem::take(&mut self.keys).into_iter().map(|((own, key, change), row)| ((renamed(own), key, change), row)).collect();
         self.hold_history.rename_active(&rename.from, &rename.to);
         Ok(())
     }

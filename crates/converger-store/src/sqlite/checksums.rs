@@ -31,7 +31,7 @@ const CHECKSUM_TABLES: [(&str, &str); 17] = [
     ("tasks", "operation, task, at_ms"),
     ("ends", "operation, ending, at_ms, body"),
     ("resolutions", "operation, resolution, who, reason, at_ms"),
-    ("idempotency_keys", "environment, name, request, operation"),
+    ("idempotency_keys", "environment, name, change, request, operation"),
     ("ledger_entries", "seq, body"),
     ("ledger_tiles", "level, place, hashes, root"),
     ("ledger_head", "one, size, root, durable_size, durable_root"),

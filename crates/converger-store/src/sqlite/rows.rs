@@ -221,14 +221,14 @@ fn parse_ended_by(row: &Row<'_>, column: usize, of: &str) -> RowResult<Option<En
 }
 
 /// Every idempotency key, in the order of [`parse_idempotency_row`].
-pub(super) const SELECT_ALL_KEYS: &str = "SELECT (SELECT id FROM operations WHERE seq = operation), request, environment, name \
-    FROM idempotency_keys ORDER BY environment, name";
+pub(super) const SELECT_ALL_KEYS: &str = "SELECT (SELECT id FROM operations WHERE seq = operation), request, environment, name, change \
+    FROM idempotency_keys ORDER BY environment, name, change";
 
 pub(super) fn parse_idempotency_row(row: &Row<'_>) -> RowResult<IdempotencyRow> {
     let (operation, request) = parse_keyed_operation(row)?;
     let environment = parse_with(operation.as_str(), "environment", &text_column(row, 2)?, EnvironmentName::new)?;
     let key = parse_with(operation.as_str(), "key", &text_column(row, 3)?, IdempotencyKey::new)?;
-    Ok(IdempotencyRow { environment, key, request, operation })
+    Ok(IdempotencyRow { environment, key, change: text_column(row, 4)?.into(), request, operation })
 }
 
 pub(super) fn parse_digest(row: &Row<'_>) -> RowResult<Digest> {

@@ -103,7 +103,11 @@ impl<'c> SqlTables<'c> {
             self.change_one_row(id.as_str(), INSERT_OCCUPANT, params![environment.as_str(), vmid.get(), seq])?;
         }
         if let OperationSource::OneShot { key, request } = source {
-            self.change_one_row(id.as_str(), INSERT_KEY, params![environment.as_str(), key.as_str(), request.to_string(), seq])?;
+            self.change_one_row(
+                id.as_str(),
+                INSERT_KEY,
+                params![environment.as_str(), key.as_str(), operation.step.change.word(), request.to_string(), seq],
+            )?;
         }
         Ok(())
     }
@@ -136,8 +140,8 @@ const DELETE_OCCUPANTS: &str = "DELETE FROM occupants WHERE (environment, operat
 const NAMES: &str = "IN (SELECT # UNION ALL SELECT name FROM former_names WHERE environment = #)";
 const SELECT_ACTIVE_ENVIRONMENTS: &str = "SELECT environment FROM holds WHERE released_at_ms IS NULL \
     UNION SELECT environment FROM freezes WHERE thawed_at_ms IS NULL ORDER BY 1";
-const INSERT_KEY: &str = "INSERT INTO idempotency_keys (environment, name, request, operation, sum) \
-    VALUES (?1, ?2, ?3, ?4, row_sum(?1, ?2, ?3, ?4))";
+const INSERT_KEY: &str = "INSERT INTO idempotency_keys (environment, name, change, request, operation, sum) \
+    VALUES (?1, ?2, ?3, ?4, ?5, row_sum(?1, ?2, ?3, ?4, ?5))";
 /// The updates of a rename from `?1` to `?2`. Everything in force moves to the new name, and the old one becomes a former name of it.
 const RENAME: [&str; 8] = [
     "UPDATE bindings SET environment = ?2, sum = row_sum(?2, cluster, who, at_ms) WHERE environment = ?1",
@@ -146,7 +150,7 @@ const RENAME: [&str; 8] = [
     "UPDATE freezes SET environment = ?2, sum = row_sum(seq, ?2, who, reason, at_ms, thawed_by, thawed_at_ms) \
         WHERE environment = ?1 AND thawed_at_ms IS NULL",
     "UPDATE occupants SET environment = ?2, sum = row_sum(?2, vmid, operation) WHERE environment = ?1",
-    "UPDATE idempotency_keys SET environment = ?2, sum = row_sum(?2, name, request, operation) WHERE environment = ?1",
+    "UPDATE idempotency_keys SET environment = ?2, sum = row_sum(?2, name, change, request, operation) WHERE environment = ?1",
     "DELETE FROM former_names WHERE name = ?2 AND environment = ?1",
     "UPDATE former_names SET environment = ?2, sum = row_sum(name, ?2) WHERE environment = ?1",
     "INSERT INTO former_names (name, environment, sum) VALUES (?1, ?2, row_sum(?1, ?2))",
@@ -192,8 +196,14 @@ impl ReadTables for SqlTables<'_> {
 
     fn request_of_key(&self, environment: &EnvironmentName, key: &IdempotencyKey) -> SqlResult<Option<(OperationId, Digest)>> {
         let sql = "SELECT (SELECT id FROM operations WHERE seq = operation), request FROM idempotency_keys \
-            WHERE environment = ?1 AND name = ?2";
+            WHERE environment = ?1 AND name = ?2 ORDER BY operation LIMIT 1";
         self.query_one(sql, params![environment.as_str(), key.as_str()], rows::parse_keyed_operation)
+    }
+
+    fn step_of_key(&self, environment: &EnvironmentName, key: &IdempotencyKey, change: &str) -> SqlResult<Option<OperationId>> {
+        let sql = "SELECT (SELECT id FROM operations WHERE seq = operation) FROM idempotency_keys \
+            WHERE environment = ?1 AND name = ?2 AND change = ?3";
+        self.query_one(sql, params![environment.as_str(), key.as_str(), change], rows::parse_operation_id)
     }
 
     fn run(&self, id: &RunId) -> SqlResult<Option<RunHistory>> {

@@ -94,10 +94,11 @@ CREATE TABLE occupants (
 CREATE TABLE idempotency_keys (
     environment TEXT NOT NULL,
     name TEXT NOT NULL,
+    change TEXT NOT NULL,
     request TEXT NOT NULL,
     operation INTEGER NOT NULL REFERENCES operations (seq),
-    sum INTEGER NOT NULL CHECK (sum = row_sum(environment, name, request, operation)),
-    PRIMARY KEY (environment, name)
+    sum INTEGER NOT NULL CHECK (sum = row_sum(environment, name, change, request, operation)),
+    PRIMARY KEY (environment, name, change)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE holds (

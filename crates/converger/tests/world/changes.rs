@@ -222,7 +222,16 @@ pub(crate) fn clone_change(transport: &LabTransport<()>, kind: GuestKind, node: 
     };
     let name = GuestName::new("copy").unwrap_or_else(|| panic!("a name"));
     let storage = storage.map(|name| StorageName::new(name).unwrap_or_else(|| panic!("{name} is no storage")));
-    Change::Clone(Box::new(GuestClone { disks, name, node: node_name(node), pool: None, source, storage, vmid: vmid(200) }))
+    Change::Clone(Box::new(GuestClone {
+        disks,
+        name,
+        node: node_name(node),
+        pool: None,
+        provisions: false,
+        source,
+        storage,
+        vmid: vmid(200),
+    }))
 }
 
 /// A migration to `pve3`, with the disks that are on local storage.
@@ -239,7 +248,7 @@ fn growth(transport: &LabTransport<()>, kind: GuestKind) -> Change {
     let own = config.disks.iter().find(|own| own.key == disk).unwrap_or_else(|| panic!("no disk"));
     let (before, after) = (own.size, DiskSize::parse("2G"));
     let (Some(before), Some(after)) = (before, after) else { panic!("no size") };
-    Change::DiskGrow(Box::new(DiskGrowth { after, before, disk, volume: own.volume.clone() }))
+    Change::DiskGrow(Box::new(DiskGrowth { after, before, disk, volume: Some(own.volume.clone()) }))
 }
 
 pub(crate) fn read_config(transport: &LabTransport<()>, kind: GuestKind) -> LiveConfig {

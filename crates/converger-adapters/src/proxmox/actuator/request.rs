@@ -1,11 +1,13 @@
 //! Maps each request to its command. A request that cannot be encoded is answered here, and nothing is sent.
 
-use converger_core::action::{Change, DiskGrowth, FieldChange, NewSnapshot};
+use converger_core::action::{Change, DiskGrowth, FieldChange, NewSnapshot, Provisioning};
 use converger_core::apply::{ConfigRevision, EnvFault, EnvFaultKind, EnvRequest, EnvResponse, GuestAddress, SendResult, TaskId};
 use converger_core::guest::GuestKind;
 
 use super::revision;
-use crate::proxmox::codec::{ConfigSet, EscapedText, GuestPath, ProxmoxCommand, ProxmoxRead, ProxmoxWrite, UnwritableChange, Upid};
+use crate::proxmox::codec::{
+    ConfigSet, EscapedText, GuestPath, ProvisionWrite, ProxmoxCommand, ProxmoxRead, ProxmoxWrite, UnwritableChange, Upid,
+};
 
 /// The command for a request.
 ///
@@ -64,6 +66,7 @@ fn write_command(address: &GuestAddress, change: &Change, revision: Option<&Conf
         Change::DiskGrow(growth) => grow_command(guest, growth, revision),
         Change::Migrate(migration) => Ok(ProxmoxWrite::Migrate { guest, migration: migration.clone() }),
         Change::Clone(clone) => Ok(ProxmoxWrite::Clone { guest, clone: clone.clone() }),
+        Change::Provision(provisioning) => provision_command(guest, provisioning, revision),
     }
 }
 
@@ -75,19 +78,33 @@ fn grow_command(guest: GuestPath, growth: &DiskGrowth, revision: Option<&ConfigR
     Ok(ProxmoxWrite::Grow { guest, disk: growth.disk.clone(), size: growth.after, digest: basis.digest().clone() })
 }
 
+fn provision_command(
+    guest: GuestPath,
+    provisioning: &Provisioning,
+    revision: Option<&ConfigRevision>,
+) -> Result<ProxmoxWrite, Box<EnvResponse>> {
+    let Some(basis) = revision.and_then(revision::parse_basis) else {
+        return Err(unsupported_response("no-digest", "there is no digest to bind the write to"));
+    };
+    let write = ProvisionWrite::new(guest, provisioning, &basis).map_err(|unwritable| unwritable_response(&unwritable))?;
+    Ok(ProxmoxWrite::Provision(Box::new(write)))
+}
+
 fn config_set_command(guest: GuestPath, fields: &[FieldChange], revision: Option<&ConfigRevision>) -> Result<ConfigSet, Box<EnvResponse>> {
     let Some(basis) = revision.and_then(revision::parse_basis) else {
         return Err(unsupported_response("no-digest", "there is no digest to bind the write to"));
     };
-    ConfigSet::new(guest, fields, &basis).map_err(|unwritable| {
-        let fault_kind = match unwritable {
-            UnwritableChange::ForeignPending(_) | UnwritableChange::ReachesHost(_) | UnwritableChange::PendingDiffers(_) => {
-                EnvFaultKind::ConfigChanged
-            }
-            _ => EnvFaultKind::Unsupported,
-        };
-        Box::new(EnvResponse::Sent(SendResult::Rejected(EnvFault::new(fault_kind, "unwritable", &describe_unwritable(&unwritable)))))
-    })
+    ConfigSet::new(guest, fields, &basis).map_err(|unwritable| unwritable_response(&unwritable))
+}
+
+fn unwritable_response(unwritable: &UnwritableChange) -> Box<EnvResponse> {
+    let fault_kind = match unwritable {
+        UnwritableChange::ForeignPending(_) | UnwritableChange::ReachesHost(_) | UnwritableChange::PendingDiffers(_) => {
+            EnvFaultKind::ConfigChanged
+        }
+        _ => EnvFaultKind::Unsupported,
+    };
+    Box::new(EnvResponse::Sent(SendResult::Rejected(EnvFault::new(fault_kind, "unwritable", &describe_unwritable(unwritable)))))
 }
 
 /// The response to a change that this program does not support. Nothing was sent.
@@ -107,6 +124,7 @@ fn describe_unwritable(unwritable: &UnwritableChange) -> String {
         UnwritableChange::ReachesHost(key) => {
             format!("`{}` is pending and reaches the host; a write would try to apply it", EscapedText(key))
         }
+        UnwritableChange::NoNetworkDevice => "the guest has no network device `net0`, and no bridge is given for a new one".to_owned(),
         UnwritableChange::PendingDiffers(field) => format!("the pending value of `{}` is not the planned one", field.word()),
     }
 }

@@ -160,6 +160,7 @@ fn config_response(address: &GuestAddress, config: GuestConfig) -> EnvResponse {
         template: config.template,
         protection: config.protection,
         disks,
+        day_one: config.day_one,
         digest,
         revision,
     }))
@@ -249,7 +250,7 @@ fn worker_types(kind: GuestKind, change: &Change) -> &'static [&'static str] {
         (GuestKind::Lxc, Change::Clone(_)) => &["vzclone"],
         (_, Change::DiskGrow(_)) => &["resize"],
         // A container is never rebooted through Proxmox; nothing is sent for it.
-        (GuestKind::Lxc, Change::Reboot { .. }) | (_, Change::ConfigSet(_)) => &[],
+        (GuestKind::Lxc, Change::Reboot { .. }) | (_, Change::ConfigSet(_) | Change::Provision(_)) => &[],
     }
 }
 

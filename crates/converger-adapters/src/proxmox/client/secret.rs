@@ -8,6 +8,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use converger_core::guest::SecretReference;
 use reqwest::header::HeaderValue;
 use thiserror::Error;
 use zeroize::Zeroizing;
@@ -61,6 +62,16 @@ pub enum SecretSource {
     Credential(String),
 }
 
+impl From<&SecretReference> for SecretSource {
+    fn from(reference: &SecretReference) -> Self {
+        match reference {
+            SecretReference::Environment(name) => Self::Environment(name.to_string()),
+            SecretReference::File(path) => Self::File(PathBuf::from(&**path)),
+            SecretReference::Credential(name) => Self::Credential(name.to_string()),
+        }
+    }
+}
+
 impl fmt::Display for SecretSource {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -99,6 +110,12 @@ pub enum SecretError {
         "{0} does not hold the secret of an API token; the secret is the value that Proxmox showed once when the token was created, without the token id and the `=` before it"
     )]
     Malformed(SecretSource),
+    /// The variable or the credentials directory of a password is not set.
+    #[error("{0} is not set; set it to the password")]
+    MissingPassword(SecretSource),
+    /// The content cannot be a password.
+    #[error("{0} does not hold a password; it must be one line of at most 1024 bytes without control characters")]
+    NotPassword(SecretSource),
 }
 
 impl SecretSource {
@@ -107,7 +124,29 @@ impl SecretSource {
     /// # Errors
     /// There is no secret, or the content is not one.
     pub fn read(&self, environment: impl Fn(&str) -> Option<String>) -> Result<TokenSecret, SecretError> {
-        let text = match self {
+        let text = self.read_source(environment)?;
+        TokenSecret::new(&text).ok_or_else(|| SecretError::Malformed(self.clone()))
+    }
+
+    /// Reads a password; `environment` looks up variables. A newline at its end is ignored.
+    ///
+    /// # Errors
+    /// There is no password, or the content is not one line.
+    pub fn read_password(&self, environment: impl Fn(&str) -> Option<String>) -> Result<Zeroizing<String>, SecretError> {
+        let mut text = self.read_source(environment).map_err(|error| match error {
+            SecretError::Missing(source) => SecretError::MissingPassword(source),
+            SecretError::Malformed(source) => SecretError::NotPassword(source),
+            other => other,
+        })?;
+        let whole = text.trim_end_matches(['\r', '\n']).len();
+        text.truncate(whole);
+        let is_line =
+            !text.is_empty() && text.len() < usize::try_from(SECRET_BYTES_MAX).unwrap_or(0) && !text.chars().any(char::is_control);
+        if is_line { Ok(text) } else { Err(SecretError::NotPassword(self.clone())) }
+    }
+
+    fn read_source(&self, environment: impl Fn(&str) -> Option<String>) -> Result<Zeroizing<String>, SecretError> {
+        Ok(match self {
             Self::Environment(name) => Zeroizing::new(environment(name).ok_or_else(|| SecretError::Missing(self.clone()))?),
             Self::File(path) => self.read_file(path)?,
             Self::Credential(name) => {
@@ -116,8 +155,7 @@ impl SecretSource {
                 let name = is_plain.then_some(name).ok_or_else(|| SecretError::Malformed(self.clone()))?;
                 self.read_file(&Path::new(&directory).join(name))?
             }
-        };
-        TokenSecret::new(&text).ok_or_else(|| SecretError::Malformed(self.clone()))
+        })
     }
 
     fn read_file(&self, path: &Path) -> Result<Zeroizing<String>, SecretError> {

@@ -8,6 +8,7 @@ use converger_core::guest::{GuestKind, NodeName, Vmid};
 
 use super::field::{self, FieldWrite, UnwritableChange};
 use super::identifiers::{ConfigDigest, DiskKey, DiskSize, GuestPath, SnapshotName, StorageName, UserId};
+use super::provision::{ProvisionWrite, WritePassword};
 use super::request::{FormParameters, HttpMethod, HttpRequest};
 use super::response::CallEffect;
 use super::upid::Upid;
@@ -104,6 +105,7 @@ pub enum ProxmoxWrite {
         timeout_secs: u32,
     },
     ConfigSet(ConfigSet),
+    Provision(Box<ProvisionWrite>),
     SnapshotCreate {
         guest: GuestPath,
         snapshot: NewSnapshot,
@@ -253,6 +255,7 @@ fn encode_write(write: &ProxmoxWrite) -> HttpRequest {
             guest_request(HttpMethod::Post, &write.guest(), &["status", "reboot"], none.with("timeout", timeout_secs))
         }
         ProxmoxWrite::ConfigSet(set) => encode_config(set),
+        ProxmoxWrite::Provision(write) => encode_provision(write),
         ProxmoxWrite::SnapshotCreate { guest, snapshot } => {
             let parameters = none.with("snapname", snapshot.name.as_str()).with_optional("description", snapshot.description.as_deref());
             // Containers have no such parameter.
@@ -288,6 +291,21 @@ fn encode_config(set: &ConfigSet) -> HttpRequest {
     let delete = (!set.delete.is_empty()).then(|| set.delete.join(","));
     let parameters = parameters.with_optional("delete", delete).with("digest", set.digest.as_str());
     guest_request(HttpMethod::Put, &set.guest, &["config"], parameters)
+}
+
+/// A password that was not read yet is left out; the actuator reads it before it sends.
+fn encode_provision(write: &ProvisionWrite) -> HttpRequest {
+    let mut parameters = FormParameters::empty();
+    for (key, text) in &write.parameters {
+        parameters = parameters.with(key, text);
+    }
+    let password = match &write.password {
+        Some(WritePassword::Text(password)) => Some(password.as_str()),
+        Some(WritePassword::Reference(_)) | None => None,
+    };
+    let delete = (!write.delete.is_empty()).then(|| write.delete.join(","));
+    let parameters = parameters.with_optional("cipassword", password).with_optional("delete", delete);
+    guest_request(HttpMethod::Put, &write.guest, &["config"], parameters.with("digest", write.digest.as_str()))
 }
 
 /// A container's name is its `hostname`. Proxmox would silently ignore the wrong one of the two keys.
@@ -344,7 +362,7 @@ impl ProxmoxCommand {
         match self {
             Self::Read(_) => CallEffect::None,
             // In version 7, growing a disk is synchronous.
-            Self::Write(ProxmoxWrite::ConfigSet(_) | ProxmoxWrite::Grow { .. }) => CallEffect::Direct,
+            Self::Write(ProxmoxWrite::ConfigSet(_) | ProxmoxWrite::Provision(_) | ProxmoxWrite::Grow { .. }) => CallEffect::Direct,
             Self::Write(_) => CallEffect::Task,
         }
     }
@@ -390,6 +408,7 @@ impl ProxmoxWrite {
             | Self::Grow { guest, .. } => guest.clone(),
             Self::RebootQemu { node, vmid, .. } => GuestPath { node: node.clone(), kind: GuestKind::Qemu, vmid: *vmid },
             Self::ConfigSet(set) => set.guest.clone(),
+            Self::Provision(write) => write.guest.clone(),
         }
     }
 }

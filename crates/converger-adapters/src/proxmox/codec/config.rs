@@ -6,12 +6,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
+use converger_core::apply::LiveDayOne;
 use converger_core::artifact::INTEGER_MAX;
 use converger_core::guest::{GuestIdentity, GuestKind};
 use converger_core::normalize::{Field, FieldValue, WordSet, rule_of};
 use converger_core::observe::{EffectiveValues, GuestHardware, PendingChange};
 use serde::Deserialize;
 
+use super::day_one::parse_day_one;
 use super::field;
 use super::hardware::parse_hardware;
 use super::identifiers::{ConfigDigest, DiskKey, DiskSize};
@@ -44,6 +46,10 @@ pub struct GuestConfig {
     pub digest: Option<ConfigDigest>,
     /// The whole `agent` property. A write keeps its other options.
     pub agent: Option<Box<str>>,
+    /// The first network device. A write keeps its other options.
+    pub net0: Option<Box<str>>,
+    /// Attributes that are written once, when a guest is made.
+    pub day_one: LiveDayOne,
     /// The disks, and what ties the guest to its node; or the key of a disk or CPU whose value is not understood.
     pub hardware: Result<GuestHardware, Box<str>>,
 }
@@ -192,6 +198,8 @@ fn build_config(
         tags: text("tags").and_then(field::parse_tags).unwrap_or_default(),
         digest: text("digest").and_then(ConfigDigest::new),
         agent: text("agent").map(Into::into),
+        net0: text("net0").map(Into::into),
+        day_one: parse_day_one(kind, text),
         hardware,
     }
 }

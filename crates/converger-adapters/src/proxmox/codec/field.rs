@@ -120,6 +120,8 @@ pub enum UnwritableChange {
     ReachesHost(Box<str>),
     /// The pending change of the field differs from the planned one, or one of them does not exist.
     PendingDiffers(Field),
+    /// The guest has no network device, and no bridge is given for a new one.
+    NoNetworkDevice,
 }
 
 /// Encodes the value of a field; `None` removes the key. `agent` is the current `agent` property of the guest, whose other options are

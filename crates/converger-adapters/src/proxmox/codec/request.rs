@@ -3,6 +3,8 @@
 //! Proxmox splits a form at `&` *and* `;` and drops everything after a second `=`. So every byte other than letters, digits and `-._~` is
 //! percent-encoded. Must not depend on the endpoint or on credentials.
 
+use std::fmt;
+
 /// The base of every path. `docs/decisions/0007-extjs-and-forms.md` explains why it is not `json`.
 pub const BASE: &str = "/api2/extjs";
 
@@ -37,11 +39,21 @@ impl HttpMethod {
 }
 
 /// One encoded request. Only [`super::encode`] creates one: there is no raw endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct HttpRequest {
     method: HttpMethod,
     path: String,
     form: Option<String>,
+}
+
+/// Shows everything but the value of a password.
+impl fmt::Debug for HttpRequest {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_secret = |pair: &str| pair.starts_with("cipassword=");
+        let show = |pair: &str| if is_secret(pair) { "cipassword=(secret)".to_owned() } else { pair.to_owned() };
+        let form = self.form.as_deref().map(|form| form.split('&').map(show).collect::<Vec<_>>().join("&"));
+        formatter.debug_struct("HttpRequest").field("method", &self.method).field("path", &self.path).field("form", &form).finish()
+    }
 }
 
 /// Typical length of a path.

@@ -23,6 +23,8 @@ use super::identifiers::ConfigDigest;
 pub struct WriteBasis {
     digest: ConfigDigest,
     agent: Option<Box<str>>,
+    /// The first network device, whose other options a write keeps.
+    net0: Option<Box<str>>,
     pending: Box<[PendingKey]>,
 }
 
@@ -54,7 +56,8 @@ impl WriteBasis {
             }
             PendingChange::Other(key) => PendingKey { key: key.clone(), mark: PendingMark::Foreign },
         });
-        Some(Self { digest: config.digest.clone()?, agent: config.agent.clone(), pending: waiting.collect() })
+        let (agent, net0) = (config.agent.clone(), config.net0.clone());
+        Some(Self { digest: config.digest.clone()?, agent, net0, pending: waiting.collect() })
     }
 
     /// Parses a basis from its text.
@@ -62,10 +65,11 @@ impl WriteBasis {
     pub fn parse(text: &str) -> Option<Self> {
         let mut lines = text.split('\n');
         let digest = ConfigDigest::new(lines.next()?)?;
-        let (mut agent, mut waiting) = (None, Vec::new());
+        let (mut agent, mut net0, mut waiting) = (None, None, Vec::new());
         for line in lines {
             match line.split_once(' ')? {
                 ("agent", property) if agent.is_none() => agent = Some(property.into()),
+                ("net0", property) if net0.is_none() => net0 = Some(property.into()),
                 ("waits", rest) => {
                     let (mark, key) = rest.split_once(' ')?;
                     waiting.push(PendingKey { key: key.into(), mark: PendingMark::parse(mark) });
@@ -73,19 +77,20 @@ impl WriteBasis {
                 _ => return None,
             }
         }
-        Some(Self { digest, agent, pending: waiting.into() })
+        Some(Self { digest, agent, net0, pending: waiting.into() })
     }
 
     /// Formats a text for [`WriteBasis::parse`]; `None` if a foreign text would break the format.
     #[must_use]
     pub fn to_text(&self) -> Option<String> {
         let mut text = self.digest.as_str().to_owned();
-        let parts = self.agent.as_deref().into_iter().chain(self.pending.iter().map(|own| &*own.key));
+        let parts = self.agent.as_deref().into_iter().chain(self.net0.as_deref()).chain(self.pending.iter().map(|own| &*own.key));
         if parts.into_iter().any(|part| part.contains('\n')) {
             return None;
         }
         // Writing to a string cannot fail.
         let _ = self.agent.iter().try_for_each(|agent| write!(text, "\nagent {agent}"));
+        let _ = self.net0.iter().try_for_each(|net0| write!(text, "\nnet0 {net0}"));
         let _ = self.pending.iter().try_for_each(|own| write!(text, "\nwaits {} {}", own.mark.word(), own.key));
         Some(text)
     }
@@ -96,6 +101,15 @@ impl WriteBasis {
 
     pub(super) fn agent(&self) -> Option<&str> {
         self.agent.as_deref()
+    }
+
+    pub(super) fn net0(&self) -> Option<&str> {
+        self.net0.as_deref()
+    }
+
+    /// The first key with a pending change.
+    pub(super) fn first_pending(&self) -> Option<&str> {
+        self.pending.first().map(|own| &*own.key)
     }
 
     /// Why the changes must not be written with these pending changes.
@@ -152,7 +166,8 @@ mod tests {
 
     fn test_basis(waiting: &[(&str, PendingMark)]) -> WriteBasis {
         let waiting = waiting.iter().map(|(key, mark)| PendingKey { key: (*key).into(), mark: mark.clone() }).collect();
-        WriteBasis { digest: ConfigDigest::new("0fe8").expect("a digest"), agent: Some("1,fstrim_cloned_disks=1".into()), pending: waiting }
+        let (agent, net0) = (Some("1,fstrim_cloned_disks=1".into()), Some("virtio=BC:24:11:AA:00:01,bridge=vmbr0".into()));
+        WriteBasis { digest: ConfigDigest::new("0fe8").expect("a digest"), agent, net0, pending: waiting }
     }
 
     fn cores_change(pending: Option<Option<FieldValue>>) -> [FieldChange; 1] {

@@ -1,8 +1,8 @@
 //! Checks of the second objects of a requested change, right before it is sent: snapshots, disks, nodes, and the source of a clone.
 
 use super::{IdState, PreSendReadings, differing_marks};
-use crate::action::{Change, ExistingSnapshot, GuestClone};
-use crate::observe::SnapshotTree;
+use crate::action::{Change, DiskGrowth, ExistingSnapshot, GuestClone};
+use crate::observe::{GuestDisk, SnapshotTree};
 use crate::policy::HOLD_TAG;
 use crate::refusal::Refusal;
 
@@ -24,8 +24,9 @@ pub(super) fn check_second_objects(change: &Change, readings: PreSendReadings<'_
         }),
         Change::DiskGrow(growth) => {
             let found = readings.config.disks.iter().find(|disk| disk.key == growth.disk);
+            let Some(volume) = &growth.volume else { return check_new_disk(growth, found) };
             let describe = |volume: &str, size: Option<String>| format!("{volume} of {}", size.as_deref().unwrap_or("unknown size"));
-            let planned = describe(&growth.volume, Some(growth.before.to_string()));
+            let planned = describe(volume, Some(growth.before.to_string()));
             let found = found.map_or_else(|| "none".to_owned(), |disk| describe(&disk.volume, disk.size.map(|size| size.to_string())));
             (planned != found).then(|| Refusal::plan_stale(vec![format!("{}: planned {planned}, found {found}", growth.disk.as_str())]))
         }
@@ -35,6 +36,18 @@ pub(super) fn check_second_objects(change: &Change, readings: PreSendReadings<'_
         }
         _ => None,
     }
+}
+
+/// Refuses to grow a disk of a new guest that is absent. It may be larger than the disk of the source: storages round up.
+fn check_new_disk(growth: &DiskGrowth, found: Option<&GuestDisk>) -> Option<Refusal> {
+    let key = growth.disk.as_str();
+    let found = match found {
+        Some(disk) if disk.is_cdrom => "a CD-ROM drive",
+        Some(disk) if disk.size.is_none() => "unknown size",
+        Some(_) => return None,
+        None => "none",
+    };
+    Some(Refusal::plan_stale(vec![format!("{key}: planned {}, found {found}", growth.before)]))
 }
 
 /// Refuses if the snapshots were not read, or any of them is unfinished.

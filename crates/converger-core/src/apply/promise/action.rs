@@ -2,8 +2,9 @@
 
 use super::{PostChangeReading, PromiseCheck, check_run_state};
 use crate::action::{DiskGrowth, ExistingSnapshot, GuestClone, Migration, MigrationMode, NewSnapshot, SnapshotRollback};
+use crate::apply::birth::with_marks;
 use crate::apply::env_request::LiveConfig;
-use crate::apply::outcome::{Evidence, Fact};
+use crate::apply::outcome::Evidence;
 use crate::guest::{NodeName, RunState};
 use crate::observe::SnapshotTree;
 
@@ -66,7 +67,7 @@ pub(super) fn check_growth(growth: &DiskGrowth, config: &LiveConfig) -> PromiseC
     let Some(disk) = config.disks.iter().find(|disk| disk.key == growth.disk) else {
         return PromiseCheck::NotKept(fact("disk", "absent"));
     };
-    if disk.volume != growth.volume {
+    if growth.volume.as_ref().is_some_and(|volume| *volume != disk.volume) {
         return PromiseCheck::NotKept(fact("volume", &disk.volume));
     }
     match disk.size {
@@ -96,8 +97,7 @@ pub(super) fn check_migration(migration: &Migration, node: &NodeName, after: Pos
 
 /// The new guest exists, is complete, and has the name and birth marks of its own. Its marks are the evidence that later steps rely on.
 pub(super) fn check_clone(clone: &GuestClone, config: &LiveConfig) -> PromiseCheck {
-    let marks = config.identity.marks().into_iter().filter_map(|(name, mark)| Some(format!("{name}: {}", mark?).into()));
-    let seen = fact("name", &config.name).with("marks", Fact::Words(marks.collect()));
+    let seen = with_marks(fact("name", &config.name), &config.identity);
     // A clone is locked until it is complete, and stays locked if its task was killed.
     if let Some(lock) = &config.lock {
         return PromiseCheck::NotKept(seen.with("lock", &**lock));

@@ -119,6 +119,7 @@ fn g12_own_pending_writes_do_not_refuse_a_power_step() {
         template: false,
         protection: false,
         digest: None,
+        day_one: crate::apply::LiveDayOne::default(),
         disks: Box::default(),
         revision: ConfigRevision::new("d1"),
     };

@@ -70,6 +70,7 @@ fn live_config(cores: u32, waiting: Option<Option<u32>>) -> LiveConfig {
         template: false,
         protection: false,
         digest: None,
+        day_one: crate::apply::LiveDayOne::default(),
         disks: Box::default(),
         revision: ConfigRevision::new("d1"),
     }
