@@ -16,7 +16,7 @@ use super::{OracleCase, truth};
 /// The words of a change's task, without the prefix of its kind.
 pub(super) fn task_words(change: &Change) -> &'static [&'static str] {
     match change {
-        Change::ConfigSet(_) => &[],
+        Change::ConfigSet(_) | Change::Provision(_) => &[],
         Change::Start => &[":qmstart:", ":vzstart:"],
         Change::Shutdown { .. } => &[":qmshutdown:", ":vzshutdown:"],
         Change::Stop => &[":qmstop:", ":vzstop:"],
@@ -45,7 +45,9 @@ pub(super) fn sent_parameters(change: &Change, sent: &ParsedMutation) -> Option<
         Change::DiskGrow(growth) => vec![("disk", text(growth.disk.as_str())), ("size", text(&growth.after.to_string())), digest],
         Change::Migrate(migration) => migration_parameters(migration, &sent.kind),
         Change::Clone(clone) => clone_parameters(clone, sent),
-        Change::ConfigSet(_) | Change::Start | Change::Shutdown { .. } | Change::Stop | Change::Reboot { .. } => return None,
+        Change::ConfigSet(_) | Change::Provision(_) | Change::Start | Change::Shutdown { .. } | Change::Stop | Change::Reboot { .. } => {
+            return None;
+        }
     };
     Some(rows.into_iter().filter_map(|(key, value)| Some((key, value?))).collect())
 }
@@ -181,9 +183,11 @@ impl OracleCase {
         if sent.value("digest") != Some(config.digest.as_str()) {
             return Some(("S7", "the growth is not bound to the last reading".into()));
         }
-        let planned = Some((growth.volume.to_string(), growth.before.kib()));
         let found = find_disk(config, growth.disk.as_str());
-        (found != planned).then(|| ("S6", format!("{} was {found:?}, and not as planned", growth.disk.as_str())))
+        // The volume of a new guest is not known when its growth is planned.
+        let volume = growth.volume.as_deref().map(str::to_owned).or_else(|| found.as_ref().map(|(volume, _)| volume.clone()));
+        let planned = volume.map(|volume| (volume, growth.before.kib()));
+        (found != planned || found.is_none()).then(|| ("S6", format!("{} was {found:?}, and not as planned", growth.disk.as_str())))
     }
 
     /// S4 and S6 for a clone: the source was the planned one, nobody worked on it, and the new id was free.

@@ -78,7 +78,7 @@ fn corrupt_config(bug: PlantedBug, operation: &Operation, config: &mut LiveConfi
         }
         (PlantedBug::GrowOtherDisk, Change::DiskGrow(growth)) => {
             for disk in config.disks.iter_mut().filter(|disk| disk.key == growth.disk) {
-                (disk.volume, disk.size) = (growth.volume.clone(), Some(growth.before));
+                (disk.volume, disk.size) = (growth.volume.clone().unwrap_or_else(|| disk.volume.clone()), Some(growth.before));
             }
         }
         (PlantedBug::MigrateUnknownGuest, Change::Migrate(_)) => {
