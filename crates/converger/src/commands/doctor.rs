@@ -258,8 +258,8 @@ fn render_report(environment: &EnvironmentName, examined: &DoctorReport, config_
     text
 }
 
-/// The heading of actions that no plan contains.
-const REQUESTED_HEADING: &str = "For actions that no plan contains yet";
+/// The heading of actions that no declared state leads to.
+const REQUESTED_HEADING: &str = "For actions on request";
 
 /// The commands that grant actions on request, separately for each action, because each is granted on its own.
 fn render_request_grants(findings: &[&DoctorFinding]) -> String {
