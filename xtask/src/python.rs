@@ -37,9 +37,10 @@ pub(crate) fn run_script(script: &str, arguments: &[&str]) -> TaskResult {
     shell::run_visibly(&mut python_command(&[&[path.as_str()], arguments].concat()))
 }
 
-/// Neither PYTHONPATH (`-E`) nor the user's own packages (`-s`) may replace the pinned ones.
+/// Neither PYTHONPATH (`-E`) nor the user's own packages (`-s`) may replace the pinned ones. `-B`: a script that imports another one leaves no
+/// compiled copy beside it.
 pub(crate) fn python_command(arguments: &[&str]) -> Command {
-    shell::new_command(PYTHON, &[&["-E", "-s"], arguments].concat())
+    shell::new_command(PYTHON, &[&["-B", "-E", "-s"], arguments].concat())
 }
 
 /// Also runs the interpreter: after an upgrade of the system's Python, the venv may be broken.
