@@ -154,3 +154,30 @@ fn g15_a_released_guest_changes_the_proposal() {
     let holds = vec![GuestBlock { vmid, by: BlockedBy::Operation("run-0".into()) }];
     assert_ne!(proposal_of(plan(), Circumstances { holds, ..Circumstances::default() }), proposal_of(plan(), Circumstances::default()));
 }
+
+/// Edits of guests with steps, of keys that are not declared of them: no step depends on those.
+#[test]
+fn g15_edit_of_an_undeclared_key_does_not_change_the_proposal() {
+    let mut edits = 0;
+    for mut case in random_cases(SEED ^ 2, CASES) {
+        let before = proposal_of_case(&case);
+        let ids: Vec<Value> = proposed_rows(&case).iter().map(|row| row["vmid"].clone()).collect();
+        let declared = case.world.desired["guests"].as_array().cloned().unwrap_or_default();
+        let declares_key = |vmid: &Value, key: &str| {
+            let config = declared.iter().find(|guest| guest["vmid"] == *vmid).and_then(|guest| guest["config"].as_object().cloned());
+            config.is_some_and(|config| config.contains_key(key))
+        };
+        let rows = case.world.observation["guests"].as_array_mut().expect("rows");
+        for row in rows.iter_mut().filter(|row| ids.contains(&row["vmid"]) && row["config"].is_object()) {
+            let vmid = row["vmid"].clone();
+            if declares_key(&vmid, "description") {
+                continue;
+            }
+            row["config"]["description"] = json!("edited by somebody else");
+            row["maxmem"] = json!(1 << 40);
+            edits += 1;
+        }
+        assert_eq!(proposal_of_case(&case), before, "{case:?}");
+    }
+    assert!(edits > CASES / 8, "{edits} edits");
+}

@@ -1,13 +1,11 @@
 //! Stories about the journal: the order of records, atomic batches, one operation per guest, one request per key.
 
-use converger_core::action::Change;
-use converger_core::apply::{IllegalRecord, JournalProgress, JournalRecord, Operation, OperationEnd, OperationHistory, Resolution};
-use converger_core::plan::Step;
+use converger_core::apply::{Hold, IllegalRecord, JournalProgress, JournalRecord, Operation, OperationEnd, OperationHistory, Resolution};
 
 use super::{
     OperationSample, StoreFixture, StoreStory, StoryResult, block_on, expect_equal, expect_readable, expect_refused, expect_written,
 };
-use crate::{Batch, CommitAck, LIST_MAX, OperationFilter, OperationStatus, Store, StoreError, StoreReader, StoreRefusal};
+use crate::{Batch, CommitAck, LIST_MAX, OperationFilter, OperationStatus, Store, StoreError, StoreReader, StoreRefusal, StoreWrite};
 
 pub(super) fn stories<S: StoreFixture>() -> Vec<StoreStory<S>> {
     vec![
@@ -16,6 +14,7 @@ pub(super) fn stories<S: StoreFixture>() -> Vec<StoreStory<S>> {
         ("a batch is written whole or not at all", batch_atomicity),
         ("an illegal batch among legal ones", illegal_batch_among_legal),
         ("one guest, one operation", one_operation_per_guest),
+        ("a clone occupies its source too", clone_occupies_source),
         ("one task, one operation", one_operation_per_task),
         ("one key, one request", one_request_per_key),
         ("each step of a request begins once", one_step_per_key),
@@ -216,6 +215,35 @@ fn one_operation_per_guest<S: StoreFixture>(fixture: &mut S) -> StoryResult {
     expect_written(&store, "the same id elsewhere", sample.intent_record(&elsewhere))?;
     expect_written(&store, "a resolution", sample.resolution_record(&first, Resolution::Done))?;
     expect_written(&store, "a second one on a free guest", sample.intent_record(&second))
+}
+
+/// The new guest and the source are both occupied, by the intent, after a restart and while it is held (G12).
+fn clone_occupies_source<S: StoreFixture>(fixture: &mut S) -> StoryResult {
+    let (store, mut sample) = (fixture.new_store(), OperationSample::new(12));
+    let (clone, of_source) = (sample.clone_operation(1, 1, 2), sample.operation(2, 2));
+    expect_written(&store, "a run", sample.start_write())?;
+    let hold = Hold { environment: sample.environment(), vmid: sample.vmid(2), by: "ann".into(), reason: "disk swap".into(), at_ms: 5 };
+    let release = StoreWrite::Release { environment: sample.environment(), vmid: sample.vmid(2), by: "ann".into(), at_ms: 6 };
+    expect_written(&store, "a hold on the source", StoreWrite::Hold(hold.clone()))?;
+    expect_refused(&store, "a clone of a held source", sample.intent_record(&clone), StoreRefusal::GuestHeld(hold))?;
+    expect_written(&store, "a release", release)?;
+    expect_written(&store, "a clone", sample.intent_record(&clone))?;
+    let open = vec![clone.id.to_string()];
+    expect_equal("the open one, once", read_open_ids(&store, &sample)?, open.clone())?;
+    expect_refused(&store, "an operation on the source", sample.intent_record(&of_source), guest_taken_refusal(&sample, 2, &clone))?;
+    let of_new = sample.operation(3, 1);
+    expect_refused(&store, "an operation on the new guest", sample.intent_record(&of_new), guest_taken_refusal(&sample, 1, &clone))?;
+    let second = sample.clone_operation(4, 3, 2);
+    expect_refused(&store, "a second clone", sample.intent_record(&second), guest_taken_refusal(&sample, 2, &clone))?;
+    let store = fixture.reopen_store(store);
+    expect_equal("the open one after a restart", read_open_ids(&store, &sample)?, open)?;
+    let held = sample.end_record(&clone, OperationEnd::Held);
+    expect_written(&store, "held", held)?;
+    let store = fixture.reopen_store(store);
+    expect_refused(&store, "the source of a held clone", sample.intent_record(&of_source), guest_taken_refusal(&sample, 2, &clone))?;
+    expect_written(&store, "a resolution", sample.resolution_record(&clone, Resolution::Failed))?;
+    expect_written(&store, "an operation on the free source", sample.intent_record(&of_source))?;
+    expect_written(&store, "an operation on the free guest", sample.intent_record(&of_new))
 }
 
 fn one_operation_per_task<S: StoreFixture>(fixture: &mut S) -> StoryResult {

@@ -6,7 +6,8 @@ use converger_core::apply::{
     Resolution, RunId, RunStart, TaskId,
 };
 use converger_core::artifact::Digest;
-use converger_core::guest::{EnvironmentName, GuestIdentity, GuestKind, GuestName, Vmid};
+use converger_core::guest::{EnvironmentName, GuestIdentity, GuestKind, GuestName, NodeName, RunState, Vmid};
+use converger_core::plan::{Step, StepReason};
 use converger_core::testing::{Rng, random_outcome_with_end, some_binding, some_inputs, some_operations};
 
 use crate::write::{Batch, StoreWrite};
@@ -108,23 +109,29 @@ impl OperationSample {
         Operation { source, ..self.operation(number, guest) }
     }
 
-    /// A clone of one guest to the id of another one.
+    /// A clone that makes the guest with this number from the guest with that number.
     #[must_use]
-    pub fn clone_of(&self, source: u64, guest: u64) -> Change {
-        let of = &self.pattern.guest;
+    pub fn clone_operation(&self, number: u64, guest: u64, source: u64) -> Operation {
+        let mut operation = self.operation(number, guest);
+        let identity = GuestIdentity::Qemu { uuid: Some("00000000-0000-4000-8000-000000000001".into()), ctime: Some(1) };
+        let node = NodeName::new("pve1").expect(WELL_FORMED);
         let source = CloneSource {
-            digest: "0fe8".into(),
-            identity: GuestIdentity::Qemu { uuid: Some("0a".into()), ctime: Some(1) },
+            digest: "90c9867238def2fe4d646be13e412474af227aee".into(),
+            identity,
             kind: GuestKind::Qemu,
-            name: "template".into(),
-            node: of.node.clone(),
+            name: "debian".into(),
+            node: node.clone(),
             template: true,
             vmid: self.vmid(source),
         };
-        let name = GuestName::new("web-7").expect(WELL_FORMED);
-        let (node, vmid) = (of.node.clone(), self.vmid(guest));
-        let disks = ClonedDisks::Linked;
-        Change::Clone(Box::new(GuestClone { disks, name, node, pool: None, provisions: true, source, storage: None, vmid }))
+        let name = GuestName::new("web").expect(WELL_FORMED);
+        let clone = GuestClone { disks: ClonedDisks::Linked, name, node, pool: None, source, storage: None, vmid: self.vmid(guest) };
+        let step =
+            Step { change: Change::Clone(Box::new(clone)), reason: StepReason::Requested, from: RunState::Stopped, wait: Box::new([]) };
+        (operation.guest.kind, operation.guest.identity) = (GuestKind::Qemu, None);
+        operation.step = step;
+        (operation.impact, operation.risk, operation.class) = (operation.step.impact(), operation.step.risk(), operation.step.class());
+        operation
     }
 
     /// The intent of an operation.

@@ -10,7 +10,7 @@ use crate::evidence::decision_record::record_decision_with;
 use crate::evidence::{DecisionRecord, record_decision};
 use crate::guest::GuestKind;
 use crate::normalize::{FieldRule, TABLE};
-use crate::testing::{Rng, TestWorld, parse_config, some_config};
+use crate::testing::{RequestWorld, Rng, TestWorld, parse_config, some_config};
 
 struct Recorded {
     decision: Decision,
@@ -129,6 +129,38 @@ fn an_added_row_that_is_not_used_does_not_change_the_record() {
     let tables = DecisionTables { catalogue: &catalogue, fields: &fields };
     let later = record_decision_with(&judged, "0.1.0", config.clone(), tables).expect("memory takes it");
     assert_eq!(later, record_decision(&judged, "0.1.0", config).expect("memory takes it"));
+}
+
+/// One request of every action that has a change of its own.
+const REQUESTS: [(&str, u64, &[(&str, &str)]); 7] = [
+    ("vm.clone", 900, &[("newid", "120"), ("name", "web-3")]),
+    ("vm.disk.grow", 100, &[("disk", "scsi0"), ("size", "40GiB")]),
+    ("vm.migrate", 100, &[("node", "pve2")]),
+    ("vm.snapshot.create", 100, &[("name", "before")]),
+    ("vm.snapshot.delete", 100, &[("name", "old")]),
+    ("vm.snapshot.rollback", 100, &[("name", "old")]),
+    ("vm.stop", 100, &[]),
+];
+
+/// A plan that was recorded by a program that knew no other action is the same plan, byte for byte, in one that knows more.
+#[test]
+fn a_requested_plan_is_reproduced_whatever_other_actions_exist() {
+    let (catalogue, fields) = extended_tables();
+    for (action, vmid, parameters) in REQUESTS {
+        let world = RequestWorld::default();
+        let judged = || judge(world.plan_action(action, GuestKind::Qemu, vmid, parameters), Limits::default(), Circumstances::default());
+        let config = || some_config(&world.rules, Limits::default(), None);
+        let only: Vec<Action> = CATALOGUE.iter().filter(|row| row.action == action).copied().collect();
+        let earlier = DecisionTables { catalogue: &only, fields: &TABLE };
+        let before = record_decision_with(&judged(), "0.1.0", config(), earlier).expect("memory takes it");
+        assert_eq!(before, record_decision(&judged(), "0.1.0", config()).expect("memory takes it"), "{action}");
+        let recorded = Recorded::new(before);
+        assert_eq!(recorded.reproduce_with(&catalogue, &fields), Ok(()), "{action}");
+        let riskier: Vec<Action> = only.iter().map(|row| Action { approvals: ApprovalNeed::One, risk: Risk::Low, ..*row }).collect();
+        let other = Err(ReproduceError::OtherTables { part: DecisionPart::Catalogue });
+        assert_eq!(recorded.reproduce_with(&riskier, &TABLE), other, "{action}: its own row was changed");
+        assert_eq!(recorded.reproduce_with(&[], &TABLE), other, "{action}: its own row is gone");
+    }
 }
 
 #[test]
