@@ -19,7 +19,7 @@ const DESIGN: &str = include_str!("../../../DESIGN.md");
 const DESIGN_PINNED: &str = "sha256:c4890622c07c17ee94b8a7cc2e54e43d610894c3a2a54a2c5f93426147bfa007";
 
 /// The digest of all `VECTORS`.
-const VECTORS_PINNED: &str = "sha256:07f6a32153e334f1ca77d721015a21b098933fc0853f6f0202f1a97fea20cb6c";
+const VECTORS_PINNED: &str = "sha256:544948940e772e5b17c809e7eaa25d4d19923a2685e5c25f39ea6b89eeadb70f";
 
 /// The tests named after a guarantee, one per line; `cargo xtask gen-docs` writes the file.
 const TESTS: &str = include_str!("../contract/tests.txt");
@@ -44,7 +44,7 @@ macro_rules! vectors {
     };
 }
 
-static VECTORS: [GoldenPlan; 16] = vectors![
+static VECTORS: [GoldenPlan; 17] = vectors![
     "after": "desired.yaml",
     "containers": "desired.yaml",
     "converged": "desired.yaml",
@@ -57,6 +57,7 @@ static VECTORS: [GoldenPlan; 16] = vectors![
     "request-clone": "request.json",
     "request-disk-grow": "request.json",
     "request-migrate": "request.json",
+    "request-provision": "request.json",
     "request-refused": "request.json",
     "request-snapshot-create": "request.json",
     "request-snapshot-rollback": "request.json",

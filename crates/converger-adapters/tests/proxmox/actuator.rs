@@ -3,12 +3,17 @@
 
 use converger_adapters::proxmox::actuator::{CallerIdentity, clock_command, command_for, interpret_response};
 use converger_adapters::proxmox::client::TokenId;
-use converger_adapters::proxmox::codec::{self, ProxmoxCommand, ProxmoxFailure};
-use converger_core::action::{Change, FieldChange};
+use converger_adapters::proxmox::codec::{self, ProxmoxCommand, ProxmoxFailure, ProxmoxWrite};
+use converger_core::action::{Change, FieldChange, Provisioning};
+use converger_core::apply::promise::{self, PostChangeReading, PromiseCheck};
 use converger_core::apply::{EnvFaultKind, EnvRequest, EnvResponse, GuestAddress, LiveConfig, LiveStatus, SendResult, TaskId, TaskState};
-use converger_core::guest::{GuestKind, NodeName, RunState, Vmid};
-use converger_core::normalize::{ChangeEffect, Field, FieldValue};
+use converger_core::apply::{GuestGuards, Operation, OperationId, OperationSource, OperationTarget, RunId};
+use converger_core::artifact::Digest;
+use converger_core::guest::{DayOne, EnvironmentName, GuestKind, NodeName, RunState, SecretReference, Vmid};
+use converger_core::intent::{ActionRequest, RequestTarget, RequestedAction};
+use converger_core::normalize::{ChangeEffect, Field, FieldValue, WordSet};
 use converger_core::observe::ObservedStatus;
+use converger_core::plan::{Step, StepReason};
 use converger_lab::{Flavour, LabRequest, RequestFault, ResponseFault, TaskFault, TaskFaultEffect, World, WorldEvent, WorldSpec};
 
 use crate::wire;
@@ -466,4 +471,115 @@ fn unknown_task_is_lost() {
     let unknown = TaskId::new("UPID:pve1:000043FD:0009433D:6AFA0639:qmstart:100:root@pam!bot:").expect("an id");
     let answer = lab.request(&EnvRequest::Task(unknown));
     assert!(matches!(answer, EnvResponse::Task(TaskState::Lost(_))), "{answer:?}");
+}
+
+const SSH_KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ1Yv1y0b1kJ6l0oTq2p5bqg8m3f0yX9b2v7c4d5e6f7 me@host";
+const NETWORK: [(&str, &str); 7] = [
+    ("bridge", "vmbr0"),
+    ("vlan", "30"),
+    ("mac", "BC:24:11:00:00:07"),
+    ("addresses", "10.0.0.7/24,2001:db8::7/64"),
+    ("gateway", "10.0.0.1"),
+    ("dns", "10.0.0.53,10.0.0.54"),
+    ("search-domain", "example.org"),
+];
+
+/// What a new guest gets, as a person requests it.
+fn provisioning(kind: GuestKind, parameters: &[(&str, &str)]) -> Provisioning {
+    let target = RequestTarget { kind, vmid: Vmid::new(900).expect("an id") };
+    let named = [("newid", "120"), ("name", "web-7")].into_iter().chain(parameters.iter().copied());
+    let request = ActionRequest::parse(EnvironmentName::new("lab").expect("a name"), "vm.clone", target, named);
+    match request.unwrap_or_else(|faults| panic!("{faults:?}")).action() {
+        RequestedAction::Clone(clone) => clone.provisioning.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Whether the config shows everything that was written.
+fn check_provisioned(wanted: &Provisioning, config: &LiveConfig) -> PromiseCheck {
+    let guards = GuestGuards { ha: None, lock: None, protection: false, tags: WordSet::default(), template: false };
+    let (vmid, node) = (Vmid::new(120).expect("an id"), NodeName::new("pve1").expect("a node"));
+    let guest = OperationTarget { vmid, kind: wanted.kind, name: "web-7".into(), node, identity: None, guards };
+    let change = Change::Provision(Box::new(wanted.clone()));
+    let step = Step { change, reason: StepReason::Requested, from: RunState::Stopped, wait: Box::default() };
+    let (id, run) = (OperationId::new("run-1-1").expect("an id"), RunId::new("run-1").expect("an id"));
+    let (environment, plan) = (EnvironmentName::new("lab").expect("a name"), Digest::of_bytes(b"plan"));
+    let operation = Operation::new(id, run, environment, guest, step, 1, plan, OperationSource::Convergent);
+    promise::check_promise(&operation, PostChangeReading { config: Some(config), ..PostChangeReading::default() })
+}
+
+#[test]
+fn first_config_of_a_new_guest_is_written_at_once_and_read_back() {
+    let fields = [("cores", "4"), ("memory", "4GiB"), ("tags", "edge,web"), ("onboot", "true"), ("description", "made; from=100%")];
+    let cloud = [("sockets", "2"), ("balloon", "1GiB"), ("agent", "true"), ("cpu", "host"), ("ci-user", "debian"), ("ssh-keys", SSH_KEY)];
+    for flavour in FLAVOURS {
+        for (kind, node, vmid) in [(GuestKind::Qemu, "pve1", 100), (GuestKind::Lxc, "pve2", 101)] {
+            let of_kind: &[_] = if kind == GuestKind::Qemu { &cloud } else { &[("swap", "256MiB")] };
+            let wanted = provisioning(kind, &[&fields[..], &NETWORK, of_kind].concat());
+            let (mut lab, address) = (ActuatorLab::new(flavour), address_on(node, kind, vmid));
+            let before = check_provisioned(&wanted, &lab.live_config(&address));
+            assert!(matches!(before, PromiseCheck::NotKept(_)), "{before:?}");
+            assert_eq!(lab.send_change(&address, Change::Provision(Box::new(wanted.clone()))), SendResult::Done, "{flavour:?} {kind:?}");
+            let after = check_provisioned(&wanted, &lab.live_config(&address));
+            assert!(matches!(after, PromiseCheck::Kept(_)), "{flavour:?} {kind:?}: {after:?}");
+        }
+    }
+}
+
+#[test]
+fn changing_one_part_of_the_network_device_keeps_the_others() {
+    let mut lab = ActuatorLab::new(Flavour::V9);
+    let address = address_on("pve1", GuestKind::Qemu, 100);
+    let wanted = |pairs: &[(&str, &str)]| Change::Provision(Box::new(provisioning(GuestKind::Qemu, pairs)));
+    assert_eq!(lab.send_change(&address, wanted(&NETWORK)), SendResult::Done);
+    assert_eq!(lab.send_change(&address, wanted(&[("vlan", "31")])), SendResult::Done);
+    let found = lab.live_config(&address).day_one.attributes;
+    let expected = NETWORK.iter().filter(|(name, _)| *name != "vlan").chain(&[("vlan", "31")]);
+    let expected = expected.fold(DayOne::default(), |all, (name, text)| all.with(name, text).expect("an attribute"));
+    assert_eq!(found, expected);
+}
+
+/// The write is bound to the config that was checked, so that it cannot reach a guest that took the id meanwhile (S7).
+#[test]
+fn first_config_is_not_written_to_a_config_that_changed() {
+    let mut lab = ActuatorLab::new(Flavour::V9);
+    let address = address_on("pve1", GuestKind::Qemu, 100);
+    let revision = lab.live_config(&address).revision;
+    assert_eq!(lab.send_change(&address, set_cores(3)), SendResult::Done);
+    let change = Change::Provision(Box::new(provisioning(GuestKind::Qemu, &[("ci-user", "debian")])));
+    let unbound = EnvRequest::Send { address: address.clone(), change: change.clone(), revision: None };
+    for (request, kind) in [
+        (EnvRequest::Send { address: address.clone(), change, revision }, EnvFaultKind::ConfigChanged),
+        (unbound, EnvFaultKind::Unsupported),
+    ] {
+        match lab.request(&request) {
+            EnvResponse::Sent(SendResult::Rejected(fault)) => assert_eq!(fault.kind, kind, "{fault:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(lab.live_config(&address).day_one.attributes.user, None);
+}
+
+#[test]
+fn password_is_sent_and_never_shown() {
+    const PASSWORD: &str = "hunter2 & more";
+    let mut lab = ActuatorLab::new(Flavour::V9);
+    let address = address_on("pve1", GuestKind::Qemu, 100);
+    let wanted = provisioning(GuestKind::Qemu, &[("ci-user", "debian"), ("password", "env:WEB_PASSWORD")]);
+    assert_eq!(wanted.password, SecretReference::new("env:WEB_PASSWORD"));
+    let revision = lab.live_config(&address).revision;
+    let request = EnvRequest::Send { address: address.clone(), change: Change::Provision(Box::new(wanted.clone())), revision };
+    let Ok(ProxmoxCommand::Write(ProxmoxWrite::Provision(write))) = command_for(&request) else { panic!("a write") };
+    assert_eq!(write.password_reference(), wanted.password.as_ref());
+    let command = ProxmoxCommand::Write(ProxmoxWrite::Provision(Box::new(write.with_password(PASSWORD.to_owned().into()))));
+    let sent = codec::encode(&command);
+    assert!(sent.form().expect("a form").contains("cipassword=hunter2%20%26%20more"));
+    for shown in [format!("{sent:?}"), format!("{command:?}"), format!("{request:?}")] {
+        assert!(!shown.contains("hunter2"), "{shown}");
+    }
+    let accepted = lab.call_command(&command);
+    assert!(accepted.is_ok(), "{accepted:?}");
+    let config = lab.live_config(&address);
+    assert!(config.day_one.has_password && !format!("{config:?}").contains("hunter2"));
+    assert!(matches!(check_provisioned(&wanted, &config), PromiseCheck::Kept(_)));
 }

@@ -472,6 +472,39 @@ fn sends_each_request_once_and_never_an_unsupported_one() {
     }
 }
 
+fn set_password(reference: &str) -> EnvRequest {
+    let password = converger_core::guest::SecretReference::new(reference);
+    assert!(password.is_some(), "{reference}");
+    let (attributes, fields) = (converger_core::guest::DayOne::default(), Box::default());
+    let provisioning = converger_core::action::Provisioning { attributes, fields, kind: GuestKind::Qemu, password };
+    let revision = ConfigRevision::new("0fe8dcaad38c42e5626b836ae80a400e0792ac21");
+    EnvRequest::Send { address: test_address(), change: Change::Provision(Box::new(provisioning)), revision }
+}
+
+#[test]
+fn sends_nothing_without_the_password_and_shows_none_that_a_server_repeats() {
+    let directory = std::env::temp_dir().join(format!("converger-password-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let (good, empty) = (directory.join("good"), directory.join("empty"));
+    std::fs::write(&good, "hunter2 & more\n").expect("a file");
+    std::fs::write(&empty, "\n").expect("a file");
+    let said = "cipassword hunter2 & more and hunter2%20%26%20more are not allowed";
+    let response = HttpResponse { status: 400, reason: said.into(), body: Vec::new() };
+    let actuator = ProxmoxActuator::new(ProxmoxSession::new(FixedResponseTransport(response)), test_caller());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    for missing in
+        [format!("file:{}", directory.join("none").display()), format!("file:{}", empty.display()), "env:CONVERGER_NOT_SET".into()]
+    {
+        check_response(&runtime.block_on(actuator.request(&set_password(&missing))), "no no-password");
+    }
+    assert_eq!(actuator.request_count(), 0);
+    let refused = runtime.block_on(actuator.request(&set_password(&format!("file:{}", good.display()))));
+    let shown = format!("{refused:?}");
+    assert!(shown.contains("(secret)") && !shown.contains("hunter2"), "{shown}");
+    assert_eq!(actuator.request_count(), 1);
+    std::fs::remove_dir_all(&directory).expect("removed");
+}
+
 /// Counts concurrent requests.
 #[derive(Default)]
 struct ConcurrencyTransport {
