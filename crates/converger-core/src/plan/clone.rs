@@ -107,8 +107,8 @@ fn grown_disk(request: &CloneRequest, row: &ObservedGuest) -> Result<DiskKey, Ve
         },
         Reading::Unread => &[],
     };
-    let boots = |name: &Box<str>| disks.iter().find(|key| key.as_str() == &**name);
-    let found = disks.iter().find(is_root).or_else(|| order.iter().find_map(boots));
+    let boots = |name: &str| disks.iter().find(|key| key.as_str() == name);
+    let found = disks.iter().find(is_root).or_else(|| order.iter().find_map(|name| boots(name)));
     let found = found.or_else(|| disks.first().filter(|_| disks.len() == 1)).map(|key| DiskKey::clone(key));
     found.ok_or_else(|| {
         let why = "the guest has not exactly one disk and no boot order that names one; name the disk with `disk=`";
