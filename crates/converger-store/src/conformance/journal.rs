@@ -1,6 +1,8 @@
 //! Stories about the journal: the order of records, atomic batches, one operation per guest, one request per key.
 
+use converger_core::action::Change;
 use converger_core::apply::{Hold, IllegalRecord, JournalProgress, JournalRecord, Operation, OperationEnd, OperationHistory, Resolution};
+use converger_core::plan::Step;
 
 use super::{
     OperationSample, StoreFixture, StoreStory, StoryResult, block_on, expect_equal, expect_readable, expect_refused, expect_written,
@@ -18,7 +20,6 @@ pub(super) fn stories<S: StoreFixture>() -> Vec<StoreStory<S>> {
         ("one task, one operation", one_operation_per_task),
         ("one key, one request", one_request_per_key),
         ("each step of a request begins once", one_step_per_key),
-        ("a clone occupies two guests", clone_occupies_two_guests),
         ("an operation must match its run", operation_matches_run),
         ("lists are bounded, newest first", operation_lists),
         ("the next process finds everything", state_after_reopen),
@@ -342,28 +343,6 @@ fn one_step_per_key<S: StoreFixture>(fixture: &mut S) -> StoryResult {
 
 fn with_change(sample: &OperationSample, change: Change) -> Step {
     Step { change, ..sample.operation(1, 1).step }
-}
-
-/// Neither its source nor its new id is free for another operation until it has ended.
-fn clone_occupies_two_guests<S: StoreFixture>(fixture: &mut S) -> StoryResult {
-    let (store, mut sample) = (fixture.new_store(), OperationSample::new(17));
-    expect_written(&store, "a run", sample.start_write())?;
-    let clone = Operation { step: with_change(&sample, sample.clone_of(2, 1)), ..sample.one_shot(1, 1, "key-1", "clone it") };
-    expect_written(&store, "a clone", sample.intent_record(&clone))?;
-    let store = fixture.reopen_store(store);
-    for (number, guest) in [(2, 1), (3, 2)] {
-        let taken = StoreRefusal::GuestTaken { vmid: sample.vmid(guest), by: clone.id.clone() };
-        expect_refused(&store, "one of its guests", sample.intent_record(&sample.operation(number, guest)), taken)?;
-    }
-    let unsettled = expect_readable("what is unsettled", block_on(store.conditions(sample.environment())))?;
-    expect_equal("unsettled operations", unsettled.unsettled.len(), 1)?;
-    let done = sample.end_record(&clone, OperationEnd::Done);
-    expect_written(&store, "its end", done)?;
-    // A source that is occupied keeps a clone from beginning.
-    expect_written(&store, "an operation on the source", sample.intent_record(&sample.operation(4, 2)))?;
-    let other = Operation { step: with_change(&sample, sample.clone_of(2, 3)), ..sample.one_shot(5, 3, "key-2", "clone it again") };
-    let taken = StoreRefusal::GuestTaken { vmid: sample.vmid(2), by: sample.operation(4, 2).id };
-    expect_refused(&store, "a clone of a source in use", sample.intent_record(&other), taken)
 }
 
 fn operation_matches_run<S: StoreFixture>(fixture: &mut S) -> StoryResult {

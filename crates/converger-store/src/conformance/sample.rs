@@ -125,7 +125,16 @@ impl OperationSample {
             vmid: self.vmid(source),
         };
         let name = GuestName::new("web").expect(WELL_FORMED);
-        let clone = GuestClone { disks: ClonedDisks::Linked, name, node, pool: None, source, storage: None, vmid: self.vmid(guest) };
+        let clone = GuestClone {
+            disks: ClonedDisks::Linked,
+            name,
+            node,
+            pool: None,
+            provisions: true,
+            source,
+            storage: None,
+            vmid: self.vmid(guest),
+        };
         let step =
             Step { change: Change::Clone(Box::new(clone)), reason: StepReason::Requested, from: RunState::Stopped, wait: Box::new([]) };
         (operation.guest.kind, operation.guest.identity) = (GuestKind::Qemu, None);
