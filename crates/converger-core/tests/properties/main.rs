@@ -15,6 +15,7 @@ mod out_of_scope;
 mod permutation;
 mod pin;
 mod platform_model;
+mod proposal;
 mod protection;
 mod reproduce;
 mod robustness;

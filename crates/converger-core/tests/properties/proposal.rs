@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{PropertyCase, random_cases};
 
 const SEED: u64 = 0x9170_20;
-const CASES: usize = 2_000;
+const CASES: u64 = 2_000;
 
 fn proposal_of(plan: Plan, circumstances: Circumstances) -> Digest {
     let judged: Judged = judge(plan, Limits::default(), circumstances);
@@ -40,7 +40,7 @@ fn g15_edit_of_a_guest_without_steps_does_not_change_the_proposal() {
         let rows = case.world.observation["guests"].as_array_mut().expect("rows");
         for row in rows.iter_mut().filter(|row| !ids.contains(&row["vmid"])) {
             row["cpus"] = json!(77);
-            row["maxmem"] = json!(1 << 40);
+            row["maxmem"] = json!(1_u64 << 40);
             edits += 1;
         }
         case.world.observation["notes"] = json!([]);
@@ -60,6 +60,10 @@ fn g15_proposals_are_equal_exactly_if_the_proposed_steps_are() {
         let before = (proposal_of_case(&case), proposed_rows(&case));
         let index = case.rng.index(case.world.observation["guests"].as_array().map_or(1, Vec::len));
         let status = case.world.observation["guests"][index]["status"].clone();
+        // A guest whose state is unknown has no name, and a row with a state needs one.
+        if status != "running" && status != "stopped" {
+            continue;
+        }
         let Some(row) = case.world.observation["guests"].get_mut(index) else { continue };
         row["status"] = json!(if status == "running" { "stopped" } else { "running" });
         row.as_object_mut().expect("a row").remove("run_state");
@@ -174,7 +178,7 @@ fn g15_edit_of_an_undeclared_key_does_not_change_the_proposal() {
                 continue;
             }
             row["config"]["description"] = json!("edited by somebody else");
-            row["maxmem"] = json!(1 << 40);
+            row["maxmem"] = json!(1_u64 << 40);
             edits += 1;
         }
         assert_eq!(proposal_of_case(&case), before, "{case:?}");
