@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use converger_core::approve::ApprovalMode;
 use converger_core::artifact::Digest;
+use converger_core::desired::DesiredGuest;
 use converger_core::evidence::{Decision, DecisionPart, DecisionRecord, ReproduceError, record_decision, reproduce};
-use converger_core::guest::Vmid;
+use converger_core::guest::{GuestIdentity, GuestKind, Vmid};
 use converger_core::normalize::{Field, FieldValue};
-use converger_core::policy::{Circumstances, Limits, MachineIdentity, MachineMark, OwnWrite, Rules};
+use converger_core::policy::{Birth, Circumstances, Limits, MachineIdentity, MachineMark, OwnWrite, Rules};
 use converger_core::safety::judge;
 use converger_core::testing::{Rng, parse_config, some_config};
 
@@ -55,6 +56,17 @@ impl DecisionFixture {
     }
 }
 
+/// A guest that was made as a clone and may not be provisioned yet.
+fn random_birth(guest: &DesiredGuest) -> Birth {
+    let mark = || Some(format!("0b{}", guest.vmid).into());
+    let identity = match guest.kind {
+        GuestKind::Qemu => GuestIdentity::Qemu { uuid: mark(), ctime: Some(1_763_000_500) },
+        GuestKind::Lxc => GuestIdentity::Lxc { rootfs: mark(), mac: None },
+    };
+    let provisioned = guest.vmid.get().is_multiple_of(2);
+    Birth { identity, provisioned, request: Digest::of_bytes(b"a request"), vmid: guest.vmid }
+}
+
 /// Records a decision with random limits, holds and machines.
 fn record_case(case: &PropertyCase) -> DecisionFixture {
     let rng = &mut Rng::new(case.number ^ SEED);
@@ -62,7 +74,8 @@ fn record_case(case: &PropertyCase) -> DecisionFixture {
     let holds = random_holds(rng, &inputs.desired);
     let own_writes = inputs.desired.guests().iter().filter(|_| rng.one_in(8));
     let own_writes = own_writes.map(|guest| OwnWrite::new(guest.vmid, Field::Cores, Some(&FieldValue::Count(4)))).collect();
-    let mut rules: Rules = (*inputs.rules).clone().with_own_writes(own_writes);
+    let births = inputs.desired.guests().iter().filter(|_| rng.one_in(8)).map(random_birth).collect();
+    let mut rules: Rules = (*inputs.rules).clone().with_own_writes(own_writes).with_births(births);
     if rng.one_in(2) {
         let host = MachineIdentity::new(["bc:24:11:00:00:01".into()], ["00112233-4455-6677-8899-AABBCCDDEEFF".into()]);
         let host = if rng.one_in(2) { host.with_device() } else { host.with_unreadable([MachineMark::HardwareAddresses]) };

@@ -228,7 +228,7 @@ pub(super) fn parse_idempotency_row(row: &Row<'_>) -> RowResult<IdempotencyRow> 
     let (operation, request) = parse_keyed_operation(row)?;
     let environment = parse_with(operation.as_str(), "environment", &text_column(row, 2)?, EnvironmentName::new)?;
     let key = parse_with(operation.as_str(), "key", &text_column(row, 3)?, IdempotencyKey::new)?;
-    Ok(IdempotencyRow { environment, key, change: text_column(row, 4)?.into(), request, operation })
+    Ok(IdempotencyRow { environment, key, change: text_column(row, 4)?, request, operation })
 }
 
 pub(super) fn parse_digest(row: &Row<'_>) -> RowResult<Digest> {

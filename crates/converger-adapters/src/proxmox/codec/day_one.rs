@@ -149,7 +149,7 @@ fn encode_net0(kind: GuestKind, wanted: &DayOne, net0: Option<&str>) -> Option<S
         let given = ip_parts(addresses, wanted.gateway.as_ref());
         let is_left =
             |address: &str, gateway: &str| given.iter().any(|(key, _)| *key == address) && given.iter().all(|(key, _)| *key != gateway);
-        parts.retain(|(key, _)| !(key == "gw" && is_left("ip", "gw")) && !(key == "gw6" && is_left("ip6", "gw6")));
+        parts.retain(|(key, _)| !((key == "gw" && is_left("ip", "gw")) || (key == "gw6" && is_left("ip6", "gw6"))));
     }
     if let Some(mac) = &wanted.mac {
         set_mac(kind, &mut parts, mac);
