@@ -90,3 +90,92 @@ fn is_provisioning_of(history: &OperationHistory, vmid: Vmid, identity: &GuestId
     let is_of_guest = target.vmid == vmid && target.identity.as_ref() == Some(identity);
     is_done && is_of_guest && matches!(history.operation.step.change, Change::Provision(_))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::{Findings, IdempotencyKey, OperationId, OperationTarget, ReleaseCondition, ResolutionRecord, RunId};
+    use crate::failure::FailureCode;
+    use crate::guest::EnvironmentName;
+    use crate::plan::Verdict;
+    use crate::testing::RequestWorld;
+
+    const PARAMETERS: [(&str, &str); 4] = [("newid", "120"), ("name", "web-7"), ("bridge", "vmbr1"), ("start", "true")];
+
+    fn marks(ctime: u64) -> GuestIdentity {
+        GuestIdentity::Qemu { uuid: Some("0b0c".into()), ctime: Some(ctime) }
+    }
+
+    /// The steps of a clone request as histories with only their intents; the later ones have these birth marks.
+    fn histories(identity: &GuestIdentity) -> Vec<OperationHistory> {
+        let plan = RequestWorld::default().plan_action("vm.clone", GuestKind::Qemu, 900, &PARAMETERS);
+        let request = plan.intent().digest().expect("a digest");
+        let guest = plan.desired().guests().first().expect("the new guest");
+        let Some(Verdict::Steps(steps)) = plan.verdicts().first() else { panic!("steps") };
+        let history = |(position, step): (usize, &crate::plan::Step)| {
+            let mut target = OperationTarget::from_plan(&plan, guest).expect("a target");
+            target.identity = (position > 0).then(|| identity.clone());
+            let id = OperationId::new(&format!("run-1-{position}")).expect("an id");
+            let source = OperationSource::OneShot { key: IdempotencyKey::new("key-1").expect("a key"), request };
+            let (run, environment) = (RunId::new("run-1").expect("an id"), EnvironmentName::new("lab").expect("a name"));
+            let position = u32::try_from(position).expect("few");
+            let operation = Operation::new(id, run, environment, target, step.clone(), position, request, source);
+            OperationHistory::from_intent(Box::new(operation), 10)
+        };
+        steps.iter().enumerate().map(history).collect()
+    }
+
+    fn done(observed: Evidence) -> Option<(Outcome, u64)> {
+        Some((Outcome::Done(Findings { observed, ..Findings::default() }), 20))
+    }
+
+    fn found(histories: &[OperationHistory]) -> Vec<(GuestIdentity, bool)> {
+        let newest_first: Vec<OperationHistory> = histories.iter().rev().cloned().collect();
+        births(&newest_first).into_iter().map(|birth| (birth.identity, birth.provisioned)).collect()
+    }
+
+    /// Cut off between each pair of steps: no birth before the clone is verified, then one that is not provisioned, then one that is.
+    #[test]
+    fn birth_follows_what_is_recorded_after_each_step() {
+        let own = marks(1_763_000_500);
+        let mut all = histories(&own);
+        assert_eq!(found(&all[..1]), [], "in flight");
+        all[0].ended = done(with_marks(Evidence::default(), &own));
+        assert_eq!(found(&all[..1]), [(own.clone(), false)]);
+        assert_eq!(found(&all[..2]), [(own.clone(), false)], "the first config may be written or not");
+        all[1].ended = done(Evidence::default());
+        assert_eq!(found(&all), [(own, true)]);
+    }
+
+    #[test]
+    fn only_a_verified_clone_and_a_write_to_the_same_guest_count() {
+        let own = marks(1_763_000_500);
+        let held = Outcome::new_held(FailureCode::OutcomeUnclear, ReleaseCondition::Person, Findings::default());
+        let mut all = histories(&marks(1));
+        all[0].ended = Some((held.clone(), 20));
+        all[0].resolved = Some(ResolutionRecord { resolution: Resolution::Done, by: "ann".into(), reason: "seen".into(), at_ms: 30 });
+        assert_eq!(found(&all), [], "a person who says so gives no birth marks");
+        all[0].ended = done(with_marks(Evidence::default(), &own));
+        all[1].ended = done(Evidence::default());
+        assert_eq!(found(&all), [(own.clone(), false)], "the write was to a guest with other marks");
+        let mut all = histories(&own);
+        all[0].ended = done(with_marks(Evidence::default(), &own));
+        all[1].ended = Some((held, 20));
+        assert_eq!(found(&all), [(own.clone(), false)]);
+        all[1].resolved = Some(ResolutionRecord { resolution: Resolution::Done, by: "ann".into(), reason: "seen".into(), at_ms: 30 });
+        assert_eq!(found(&all), [(own, true)]);
+    }
+
+    #[test]
+    fn birth_marks_read_back_as_recorded() {
+        let all = histories(&marks(1));
+        let clone = &all[0].operation;
+        for own in [marks(1_763_000_500), GuestIdentity::Qemu { uuid: None, ctime: Some(7) }] {
+            let (outcome, _) = done(with_marks(Evidence::default(), &own)).expect("an end");
+            let stored = crate::apply::write_outcome(&outcome).expect("bytes");
+            assert_eq!(birth_marks_of(clone, &crate::apply::parse_outcome(&stored).expect("an outcome")), Some(own));
+        }
+        assert_eq!(birth_marks_of(clone, &Outcome::Done(Findings::default())), None);
+        assert_eq!(birth_marks_of(&all[1].operation, &done(with_marks(Evidence::default(), &marks(1))).expect("an end").0), None);
+    }
+}
