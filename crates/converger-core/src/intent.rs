@@ -21,7 +21,7 @@ use crate::guest::{DiskKey, DiskSize, EnvironmentName, GuestKind, GuestName, Nod
 use crate::observe::ReadSet;
 
 pub use parameter::{ACTIONS, ActionParameter, ActionSpec, find_action};
-pub use parse::{RequestFault, unknown_action};
+pub use parse::{ParameterFault, unknown_action};
 
 /// Schema id of a stored request.
 pub const REQUEST_SCHEMA: &str = "converger.request/1";
@@ -39,7 +39,7 @@ pub enum Intent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActionRequest {
     environment: EnvironmentName,
-    target: RequestTarget,
+    target: ActionTarget,
     action: RequestedAction,
     /// The guest that gets the steps, with what the action declares of it.
     guests: Arc<Desired>,
@@ -47,7 +47,7 @@ pub struct ActionRequest {
 
 /// The guest that an action is requested for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct RequestTarget {
+pub struct ActionTarget {
     /// Its kind.
     pub kind: GuestKind,
     /// Its id.
@@ -171,21 +171,21 @@ impl ActionRequest {
     pub fn parse<'p>(
         environment: EnvironmentName,
         action: &str,
-        target: RequestTarget,
+        target: ActionTarget,
         parameters: impl IntoIterator<Item = (&'p str, &'p str)>,
-    ) -> Result<Self, Vec<RequestFault>> {
+    ) -> Result<Self, Vec<ParameterFault>> {
         let parameters: Vec<(&str, &str)> = parameters.into_iter().collect();
         parse::parse_action(action, target, &parameters).map(|action| Self::new(environment, target, action))
     }
 
-    fn new(environment: EnvironmentName, target: RequestTarget, action: RequestedAction) -> Self {
+    fn new(environment: EnvironmentName, target: ActionTarget, action: RequestedAction) -> Self {
         let guests = Arc::new(Desired::for_guest(environment.clone(), parse::declare_guest(target, &action)));
         Self { environment, target, action, guests }
     }
 
     /// The guest that the action is requested for.
     #[must_use]
-    pub fn target(&self) -> RequestTarget {
+    pub fn target(&self) -> ActionTarget {
         self.target
     }
 
@@ -342,7 +342,7 @@ enum ParamRow<'r> {
 
 /// The parameters as text. Parsing them gives the same action.
 fn parameter_texts(action: &RequestedAction) -> Vec<(&'static str, String)> {
-    fn given<T>(name: &'static str, value: Option<&T>, text: impl FnOnce(&T) -> String) -> Option<(&'static str, String)> {
+    fn entry<T>(name: &'static str, value: Option<&T>, text: impl FnOnce(&T) -> String) -> Option<(&'static str, String)> {
         value.map(|value| (name, text(value)))
     }
     match action {
@@ -350,7 +350,7 @@ fn parameter_texts(action: &RequestedAction) -> Vec<(&'static str, String)> {
         RequestedAction::Shutdown { timeout_secs } | RequestedAction::Reboot { timeout_secs } => {
             vec![("timeout", timeout_secs.to_string())]
         }
-        RequestedAction::SnapshotCreate { name, ram, description } => given("description", description.as_ref(), |text| text.to_string())
+        RequestedAction::SnapshotCreate { name, ram, description } => entry("description", description.as_ref(), |text| text.to_string())
             .into_iter()
             .chain([("name", name.as_str().to_owned()), ("ram", ram.to_string())])
             .collect(),
@@ -358,9 +358,9 @@ fn parameter_texts(action: &RequestedAction) -> Vec<(&'static str, String)> {
         RequestedAction::DiskGrow { disk, size } => vec![("disk", disk.as_str().to_owned()), ("size", size.to_string())],
         RequestedAction::Migrate(MigrationRequest { node, mode, local_disks, storage }) => [
             Some(("local-disks", local_disks.to_string())),
-            given("mode", mode.as_ref(), |mode| mode.word().to_owned()),
+            entry("mode", mode.as_ref(), |mode| mode.word().to_owned()),
             Some(("node", node.as_str().to_owned())),
-            given("storage", storage.as_ref(), |storage| storage.as_str().to_owned()),
+            entry("storage", storage.as_ref(), |storage| storage.as_str().to_owned()),
         ]
         .into_iter()
         .flatten()
@@ -368,16 +368,16 @@ fn parameter_texts(action: &RequestedAction) -> Vec<(&'static str, String)> {
         RequestedAction::Clone(clone) => {
             let CloneRequest { vmid, name, disks, node, storage, pool, provisioning, disk, disk_size, start } = &**clone;
             let own = [
-                given("disk", disk.as_ref(), |disk| disk.as_str().to_owned()),
-                given("disk-size", disk_size.as_ref(), ToString::to_string),
-                given("disks", disks.as_ref(), |disks| disks.word().to_owned()),
+                entry("disk", disk.as_ref(), |disk| disk.as_str().to_owned()),
+                entry("disk-size", disk_size.as_ref(), ToString::to_string),
+                entry("disks", disks.as_ref(), |disks| disks.word().to_owned()),
                 Some(("name", name.as_str().to_owned())),
                 Some(("newid", vmid.to_string())),
-                given("node", node.as_ref(), |node| node.as_str().to_owned()),
-                given("password", provisioning.password.as_ref(), ToString::to_string),
-                given("pool", pool.as_ref(), |pool| pool.to_string()),
+                entry("node", node.as_ref(), |node| node.as_str().to_owned()),
+                entry("password", provisioning.password.as_ref(), ToString::to_string),
+                entry("pool", pool.as_ref(), |pool| pool.to_string()),
                 start.then(|| ("start", "true".to_owned())),
-                given("storage", storage.as_ref(), |storage| storage.as_str().to_owned()),
+                entry("storage", storage.as_ref(), |storage| storage.as_str().to_owned()),
             ];
             own.into_iter().flatten().chain(provisioning.attributes.entries()).collect()
         }

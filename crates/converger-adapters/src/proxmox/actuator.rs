@@ -7,6 +7,7 @@
 //!
 //! Must not decide which request comes next, whether a change may be sent, or what follows from a response; the engine does.
 
+mod password;
 mod request;
 mod response;
 mod revision;
@@ -14,10 +15,11 @@ mod revision;
 #[cfg(test)]
 mod tests;
 
-use converger_core::apply::{EnvFault, EnvFaultKind, EnvRequest, EnvResponse, GuestAddress, SendResult};
+use converger_core::apply::{EnvFault, EnvRequest, EnvResponse, GuestAddress};
 
-use super::client::{NodePermit, ProxmoxSession, ProxmoxTransport, SecretSource, TokenId};
-use super::codec::{ProvisionWrite, ProxmoxCommand, ProxmoxWrite, percent_encode};
+use super::client::{NodePermit, ProxmoxSession, ProxmoxTransport, TokenId};
+
+use password::{prepare_command, redact_password};
 
 pub use request::command_for;
 pub use response::{clock_command, interpret_response};
@@ -82,47 +84,4 @@ impl<E: ProxmoxTransport> ProxmoxActuator<E> {
             Err(unsent) => *unsent,
         }
     }
-}
-
-/// The command for a request, with the password that it names. Nothing is sent if that cannot be read.
-fn prepare_command(request: &EnvRequest) -> Result<ProxmoxCommand, Box<EnvResponse>> {
-    match command_for(request)? {
-        ProxmoxCommand::Write(ProxmoxWrite::Provision(write)) => {
-            let write = read_password(*write)?;
-            Ok(ProxmoxCommand::Write(ProxmoxWrite::Provision(Box::new(write))))
-        }
-        command => Ok(command),
-    }
-}
-
-fn read_password(write: ProvisionWrite) -> Result<ProvisionWrite, Box<EnvResponse>> {
-    let Some(reference) = write.password_reference() else { return Ok(write) };
-    match SecretSource::from(reference).read_password(|name| std::env::var(name).ok()) {
-        Ok(password) => Ok(write.with_password(password)),
-        Err(error) => {
-            let fault = EnvFault::new(EnvFaultKind::Unsupported, "no-password", &error.to_string());
-            Err(Box::new(EnvResponse::Sent(SendResult::Rejected(fault))))
-        }
-    }
-}
-
-/// Removes the password of a write from what the server said: a server may repeat what it was sent.
-fn redact_password(command: &ProxmoxCommand, response: EnvResponse) -> EnvResponse {
-    let ProxmoxCommand::Write(ProxmoxWrite::Provision(write)) = command else { return response };
-    let Some(password) = write.password_text() else { return response };
-    let redact = |fault: EnvFault| EnvFault { text: redact_text(&fault.text, password).into(), ..fault };
-    match response {
-        EnvResponse::Sent(SendResult::Rejected(fault)) => EnvResponse::Sent(SendResult::Rejected(redact(fault))),
-        EnvResponse::Sent(SendResult::NotDelivered(fault)) => EnvResponse::Sent(SendResult::NotDelivered(redact(fault))),
-        EnvResponse::Sent(SendResult::MaybeExecuted(fault)) => EnvResponse::Sent(SendResult::MaybeExecuted(redact(fault))),
-        other => other,
-    }
-}
-
-/// Without the password, also where it is percent-encoded or escaped.
-fn redact_text(text: &str, password: &str) -> String {
-    let mut encoded = String::new();
-    percent_encode(password, &mut encoded);
-    let escaped = password.escape_debug().to_string();
-    [password, &encoded, &escaped].iter().fold(text.to_owned(), |text, own| text.replace(*own, "(secret)"))
 }

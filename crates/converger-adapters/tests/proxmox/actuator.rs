@@ -10,7 +10,7 @@ use converger_core::apply::{EnvFaultKind, EnvRequest, EnvResponse, GuestAddress,
 use converger_core::apply::{GuestGuards, Operation, OperationId, OperationSource, OperationTarget, RunId};
 use converger_core::artifact::Digest;
 use converger_core::guest::{DayOne, EnvironmentName, GuestKind, NodeName, RunState, SecretReference, Vmid};
-use converger_core::intent::{ActionRequest, RequestTarget, RequestedAction};
+use converger_core::intent::{ActionRequest, ActionTarget, RequestedAction};
 use converger_core::normalize::{ChangeEffect, Field, FieldValue, WordSet};
 use converger_core::observe::ObservedStatus;
 use converger_core::plan::{Step, StepReason};
@@ -486,7 +486,7 @@ const NETWORK: [(&str, &str); 7] = [
 
 /// What a new guest gets, as a person requests it.
 fn provisioning(kind: GuestKind, parameters: &[(&str, &str)]) -> Provisioning {
-    let target = RequestTarget { kind, vmid: Vmid::new(900).expect("an id") };
+    let target = ActionTarget { kind, vmid: Vmid::new(900).expect("an id") };
     let named = [("newid", "120"), ("name", "web-7")].into_iter().chain(parameters.iter().copied());
     let request = ActionRequest::parse(EnvironmentName::new("lab").expect("a name"), "vm.clone", target, named);
     match request.unwrap_or_else(|faults| panic!("{faults:?}")).action() {

@@ -125,11 +125,11 @@ mod tests {
         steps.iter().enumerate().map(history).collect()
     }
 
-    fn done(observed: Evidence) -> Option<(Outcome, u64)> {
+    fn done_outcome(observed: Evidence) -> Option<(Outcome, u64)> {
         Some((Outcome::Done(Findings { observed, ..Findings::default() }), 20))
     }
 
-    fn found(histories: &[OperationHistory]) -> Vec<(GuestIdentity, bool)> {
+    fn find_births(histories: &[OperationHistory]) -> Vec<(GuestIdentity, bool)> {
         let newest_first: Vec<OperationHistory> = histories.iter().rev().cloned().collect();
         births(&newest_first).into_iter().map(|birth| (birth.identity, birth.provisioned)).collect()
     }
@@ -139,12 +139,12 @@ mod tests {
     fn birth_follows_what_is_recorded_after_each_step() {
         let own = marks(1_763_000_500);
         let mut all = histories(&own);
-        assert_eq!(found(&all[..1]), [], "in flight");
-        all[0].ended = done(with_marks(Evidence::default(), &own));
-        assert_eq!(found(&all[..1]), [(own.clone(), false)]);
-        assert_eq!(found(&all[..2]), [(own.clone(), false)], "the first config may be written or not");
-        all[1].ended = done(Evidence::default());
-        assert_eq!(found(&all), [(own, true)]);
+        assert_eq!(find_births(&all[..1]), [], "in flight");
+        all[0].ended = done_outcome(with_marks(Evidence::default(), &own));
+        assert_eq!(find_births(&all[..1]), [(own.clone(), false)]);
+        assert_eq!(find_births(&all[..2]), [(own.clone(), false)], "the first config may be written or not");
+        all[1].ended = done_outcome(Evidence::default());
+        assert_eq!(find_births(&all), [(own, true)]);
     }
 
     #[test]
@@ -154,16 +154,16 @@ mod tests {
         let mut all = histories(&marks(1));
         all[0].ended = Some((held.clone(), 20));
         all[0].resolved = Some(ResolutionRecord { resolution: Resolution::Done, by: "ann".into(), reason: "seen".into(), at_ms: 30 });
-        assert_eq!(found(&all), [], "a person who says so gives no birth marks");
-        all[0].ended = done(with_marks(Evidence::default(), &own));
-        all[1].ended = done(Evidence::default());
-        assert_eq!(found(&all), [(own.clone(), false)], "the write was to a guest with other marks");
+        assert_eq!(find_births(&all), [], "a person who says so gives no birth marks");
+        all[0].ended = done_outcome(with_marks(Evidence::default(), &own));
+        all[1].ended = done_outcome(Evidence::default());
+        assert_eq!(find_births(&all), [(own.clone(), false)], "the write was to a guest with other marks");
         let mut all = histories(&own);
-        all[0].ended = done(with_marks(Evidence::default(), &own));
+        all[0].ended = done_outcome(with_marks(Evidence::default(), &own));
         all[1].ended = Some((held, 20));
-        assert_eq!(found(&all), [(own.clone(), false)]);
+        assert_eq!(find_births(&all), [(own.clone(), false)]);
         all[1].resolved = Some(ResolutionRecord { resolution: Resolution::Done, by: "ann".into(), reason: "seen".into(), at_ms: 30 });
-        assert_eq!(found(&all), [(own, true)]);
+        assert_eq!(find_births(&all), [(own, true)]);
     }
 
     #[test]
@@ -171,11 +171,11 @@ mod tests {
         let all = histories(&marks(1));
         let clone = &all[0].operation;
         for own in [marks(1_763_000_500), GuestIdentity::Qemu { uuid: None, ctime: Some(7) }] {
-            let (outcome, _) = done(with_marks(Evidence::default(), &own)).expect("an end");
+            let (outcome, _) = done_outcome(with_marks(Evidence::default(), &own)).expect("an end");
             let stored = crate::apply::write_outcome(&outcome).expect("bytes");
             assert_eq!(birth_marks_of(clone, &crate::apply::parse_outcome(&stored).expect("an outcome")), Some(own));
         }
         assert_eq!(birth_marks_of(clone, &Outcome::Done(Findings::default())), None);
-        assert_eq!(birth_marks_of(&all[1].operation, &done(with_marks(Evidence::default(), &marks(1))).expect("an end").0), None);
+        assert_eq!(birth_marks_of(&all[1].operation, &done_outcome(with_marks(Evidence::default(), &marks(1))).expect("an end").0), None);
     }
 }

@@ -306,7 +306,7 @@ struct BundleRow {
     gates: Vec<AdmissionGate>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     policy: Option<PolicyDecision>,
-    proposal: ProposalRow,
+    proposal: BundleDecisionRow,
     schema: String,
 }
 
@@ -341,7 +341,7 @@ struct AdmissionCircumstancesRow {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ProposalRow {
+struct BundleDecisionRow {
     catalogue: String,
     /// The digest of the proposal, which approvals bind.
     digest: String,
@@ -387,7 +387,7 @@ impl BundleRow {
             },
             gates: gates.clone(),
             policy: policy.clone(),
-            proposal: ProposalRow {
+            proposal: BundleDecisionRow {
                 catalogue: inputs.catalogue.to_string(),
                 digest: proposal.to_string(),
                 intent: inputs.intent.to_string(),

@@ -47,6 +47,16 @@ fn random_record(rng: &mut Rng, kind: usize, at_ms: u64) -> JournalRecord {
     }
 }
 
+/// A random entry that starts an epoch: a resync, or a restore.
+fn random_epoch_start(rng: &mut Rng, kind: usize, at_ms: u64) -> LedgerEntry {
+    let (by, reason, size, epoch) = (random_text(rng), random_text(rng), rng.below(1 << 40), rng.below(1 << 40));
+    let root = rng.one_in(2).then(|| random_text(rng));
+    match kind {
+        17 => LedgerEntry::Resync { by, reason, size, root, epoch, at_ms },
+        _ => LedgerEntry::Restored { by, reason, size, root, epoch, at_ms },
+    }
+}
+
 /// A random entry of the kind with this index.
 fn random_entry(rng: &mut Rng, kind: usize) -> LedgerEntry {
     let at_ms = rng.below(1 << 45);
@@ -87,22 +97,7 @@ fn random_entry(rng: &mut Rng, kind: usize) -> LedgerEntry {
         14 => LedgerEntry::Release { environment, guest, by: random_text(rng), at_ms },
         15 => LedgerEntry::Freeze(Freeze { environment, by: random_text(rng), reason: random_text(rng), at_ms }),
         16 => LedgerEntry::Thaw { environment, by: random_text(rng), at_ms },
-        17 => LedgerEntry::Resync {
-            by: random_text(rng),
-            reason: random_text(rng),
-            size: rng.below(1 << 40),
-            root: (rng.below(2) == 0).then(|| random_text(rng)),
-            epoch: rng.below(1 << 40),
-            at_ms,
-        },
-        22 => LedgerEntry::Restored {
-            by: random_text(rng),
-            reason: random_text(rng),
-            size: rng.below(1 << 40),
-            root: (rng.below(2) == 0).then(|| random_text(rng)),
-            epoch: rng.below(1 << 40),
-            at_ms,
-        },
+        17 | 22 => random_epoch_start(rng, kind, at_ms),
         19 => LedgerEntry::Rekeyed {
             verifier: random_text(rng),
             previous: random_text(rng),

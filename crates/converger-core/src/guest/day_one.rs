@@ -5,8 +5,8 @@
 //!
 //! Must not depend on what is declared or observed, or on how a platform writes the values.
 
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -385,21 +385,21 @@ impl DayOne {
     /// Each attribute with its name and its text, sorted by name.
     #[must_use]
     pub fn entries(&self) -> Vec<(&'static str, String)> {
-        fn given<T: ToString>(name: &'static str, value: Option<&T>) -> Option<(&'static str, String)> {
+        fn entry<T: ToString>(name: &'static str, value: Option<&T>) -> Option<(&'static str, String)> {
             value.map(|value| (name, value.to_string()))
         }
         let keys = self.ssh_keys.as_ref().map(|keys| keys.iter().map(SshPublicKey::as_str).collect::<Vec<_>>().join("\n"));
         let all = [
-            given("addresses", self.addresses.as_ref()),
-            given("bridge", self.bridge.as_ref()),
-            given("ci-user", self.user.as_ref()),
-            given("cpu", self.cpu.as_ref()),
-            given("dns", self.dns.as_ref()),
-            given("gateway", self.gateway.as_ref()),
-            given("mac", self.mac.as_ref()),
-            given("search-domain", self.search_domain.as_ref()),
-            given("ssh-keys", keys.as_ref()),
-            given("vlan", self.vlan.as_ref()),
+            entry("addresses", self.addresses.as_ref()),
+            entry("bridge", self.bridge.as_ref()),
+            entry("ci-user", self.user.as_ref()),
+            entry("cpu", self.cpu.as_ref()),
+            entry("dns", self.dns.as_ref()),
+            entry("gateway", self.gateway.as_ref()),
+            entry("mac", self.mac.as_ref()),
+            entry("search-domain", self.search_domain.as_ref()),
+            entry("ssh-keys", keys.as_ref()),
+            entry("vlan", self.vlan.as_ref()),
         ];
         all.into_iter().flatten().collect()
     }

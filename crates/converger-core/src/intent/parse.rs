@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::parameter::{ACTIONS, ActionSpec, find_action};
-use super::{ActionRequest, CloneRequest, MigrationRequest, REQUEST_SCHEMA, RequestTarget, RequestedAction};
+use super::{ActionRequest, ActionTarget, CloneRequest, MigrationRequest, REQUEST_SCHEMA, RequestedAction};
 use crate::action::{ClonedDisks, MigrationMode, Provisioning};
 use crate::desired::{self, DesiredGuest, DesiredSetting, RestartPolicy, StopMethod};
 use crate::document::{nearest_word, quote};
@@ -16,14 +16,14 @@ use crate::normalize::{Field, FieldRole, TABLE, ValueShape, reaches_host};
 
 /// A fault of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RequestFault {
+pub struct ParameterFault {
     /// What is wrong, without a full stop.
     pub message: String,
     /// What to do about it.
     pub help: Option<String>,
 }
 
-impl RequestFault {
+impl ParameterFault {
     fn new(message: String) -> Self {
         Self { message, help: None }
     }
@@ -58,7 +58,7 @@ const ATTRIBUTES: [(&str, &str); 10] = [
 /// Those of them that only virtual machines have.
 const VM_ATTRIBUTES: [&str; 3] = ["ci-user", "cpu", "ssh-keys"];
 
-pub(super) fn parse_action(name: &str, target: RequestTarget, parameters: &[(&str, &str)]) -> Result<RequestedAction, Vec<RequestFault>> {
+pub(super) fn parse_action(name: &str, target: ActionTarget, parameters: &[(&str, &str)]) -> Result<RequestedAction, Vec<ParameterFault>> {
     let Some(spec) = find_action(name) else { return Err(vec![unknown_action(name)]) };
     parse_parameters(spec, target, parameters, None)
 }
@@ -66,10 +66,10 @@ pub(super) fn parse_action(name: &str, target: RequestTarget, parameters: &[(&st
 /// Parses the parameters of an action. `settings` are the managed fields, if they were read already.
 fn parse_parameters(
     spec: &'static ActionSpec,
-    target: RequestTarget,
+    target: ActionTarget,
     parameters: &[(&str, &str)],
     settings: Option<Box<[DesiredSetting]>>,
-) -> Result<RequestedAction, Vec<RequestFault>> {
+) -> Result<RequestedAction, Vec<ParameterFault>> {
     let mut reader = ParameterReader { spec, target, parameters, settings, faults: Vec::new() };
     reader.check_names();
     let action = reader.read_action();
@@ -81,21 +81,21 @@ fn parse_parameters(
 
 /// The fault of a name that is no action.
 #[must_use]
-pub fn unknown_action(name: &str) -> RequestFault {
+pub fn unknown_action(name: &str) -> ParameterFault {
     let names: Vec<&str> = ACTIONS.iter().map(|action| action.name).collect();
     let help = match nearest_word(name, &names) {
         Some(nearest) => format!("did you mean `{nearest}`? `converger action list` shows all actions"),
         None => "`converger action list` shows all actions".to_owned(),
     };
-    RequestFault::with_help(format!("{} is not an action", quote(name)), help)
+    ParameterFault::with_help(format!("{} is not an action", quote(name)), help)
 }
 
 struct ParameterReader<'p> {
     spec: &'static ActionSpec,
-    target: RequestTarget,
+    target: ActionTarget,
     parameters: &'p [(&'p str, &'p str)],
     settings: Option<Box<[DesiredSetting]>>,
-    faults: Vec<RequestFault>,
+    faults: Vec<ParameterFault>,
 }
 
 impl<'p> ParameterReader<'p> {
@@ -111,20 +111,20 @@ impl<'p> ParameterReader<'p> {
                 let fault = self.unknown_parameter(name, &accepted);
                 self.faults.push(fault);
             } else if !seen.insert(*name) {
-                self.faults.push(RequestFault::new(format!("parameter `{name}` is given twice")));
+                self.faults.push(ParameterFault::new(format!("parameter `{name}` is given twice")));
             }
         }
         for parameter in self.spec.parameters.iter().filter(|parameter| parameter.is_required && !seen.contains(parameter.name)) {
             let (name, value) = (parameter.name, parameter.value);
             let help = format!("add `{name}={value}`: {}", parameter.help);
-            self.faults.push(RequestFault::with_help(format!("`{}` needs parameter `{name}`", self.spec.name), help));
+            self.faults.push(ParameterFault::with_help(format!("`{}` needs parameter `{name}`", self.spec.name), help));
         }
     }
 
-    fn unknown_parameter(&self, name: &str, accepted: &[&str]) -> RequestFault {
+    fn unknown_parameter(&self, name: &str, accepted: &[&str]) -> ParameterFault {
         if self.spec.takes_fields() && reaches_host(name) {
             let message = format!("{} reaches the host and cannot be written", quote(name));
-            return RequestFault::with_help(message, "remove it; the administrator of the node sets such keys".to_owned());
+            return ParameterFault::with_help(message, "remove it; the administrator of the node sets such keys".to_owned());
         }
         let message = format!("`{}` has no parameter {}", self.spec.name, quote(name));
         let help = match nearest_word(name, accepted) {
@@ -132,7 +132,7 @@ impl<'p> ParameterReader<'p> {
             None if accepted.is_empty() => "it takes none".to_owned(),
             None => format!("it takes: {}", accepted.join(", ")),
         };
-        RequestFault::with_help(message, help)
+        ParameterFault::with_help(message, help)
     }
 
     fn find(&self, name: &str) -> Option<&'p str> {
@@ -144,7 +144,7 @@ impl<'p> ParameterReader<'p> {
         let text = self.find(name)?;
         let value = parse(text);
         if value.is_none() {
-            self.faults.push(RequestFault::new(format!("parameter `{name}` is {}, but must be {wanted}", quote(text))));
+            self.faults.push(ParameterFault::new(format!("parameter `{name}` is {}, but must be {wanted}", quote(text))));
         }
         value
     }
@@ -218,12 +218,12 @@ impl<'p> ParameterReader<'p> {
             _ => Ok(()),
         };
         if let Err(why) = is_possible {
-            self.faults.push(RequestFault::new(format!("parameter `mode` does not fit: {why}")));
+            self.faults.push(ParameterFault::new(format!("parameter `mode` does not fit: {why}")));
         }
         let (local_disks, storage, node) = (self.read_flag("local-disks"), self.read_storage(), self.read_node());
         if storage.is_some() && !local_disks {
             let help = "add `local-disks=true` if disks on local storage are to be copied".to_owned();
-            self.faults.push(RequestFault::with_help("parameter `storage` is for copied disks only".to_owned(), help));
+            self.faults.push(ParameterFault::with_help("parameter `storage` is for copied disks only".to_owned(), help));
         }
         Some(RequestedAction::Migrate(MigrationRequest { node: node?, mode, local_disks, storage }))
     }
@@ -231,7 +231,7 @@ impl<'p> ParameterReader<'p> {
     fn read_clone(&mut self) -> Option<RequestedAction> {
         let vmid = self.read("newid", "the id of a guest, from 100 to 999999999", |text| text.parse().ok().and_then(Vmid::new));
         if vmid == Some(self.target.vmid) {
-            self.faults.push(RequestFault::new(format!("parameter `newid` is {}, which is the guest to be cloned", self.target.vmid)));
+            self.faults.push(ParameterFault::new(format!("parameter `newid` is {}, which is the guest to be cloned", self.target.vmid)));
         }
         let name = self.read("name", "the name of a guest: letters, digits and `-`, in parts joined by dots", GuestName::new);
         let find_disks = |text: &str| [ClonedDisks::Full, ClonedDisks::Linked].into_iter().find(|disks| disks.word() == text);
@@ -239,7 +239,7 @@ impl<'p> ParameterReader<'p> {
         let (node, storage) = (self.read_node(), self.read_storage());
         if disks == Some(ClonedDisks::Linked) && storage.is_some() {
             let message = "parameter `storage` does not fit `disks=linked`: linked disks stay on the storage of the template";
-            self.faults.push(RequestFault::new(message.to_owned()));
+            self.faults.push(ParameterFault::new(message.to_owned()));
         }
         let pool = self.read("pool", "the name of a pool", |text| is_pool_name(text).then(|| text.into()));
         let (disk, disk_size) = (self.read_clone_disk(), self.read("disk-size", SIZE_WANTED, parse_size));
@@ -255,7 +255,7 @@ impl<'p> ParameterReader<'p> {
         let disk = self.read("disk", DISK_WANTED, |text| DiskKey::new(kind, text));
         if disk.is_some() && self.find("disk-size").is_none() {
             let help = "add `disk-size=SIZE`".to_owned();
-            self.faults.push(RequestFault::with_help("parameter `disk` is given without a size".to_owned(), help));
+            self.faults.push(ParameterFault::with_help("parameter `disk` is given without a size".to_owned(), help));
         }
         disk
     }
@@ -267,12 +267,12 @@ impl<'p> ParameterReader<'p> {
         for (name, wanted) in ATTRIBUTES {
             let Some(text) = self.find(name) else { continue };
             if kind == GuestKind::Lxc && VM_ATTRIBUTES.contains(&name) {
-                self.faults.push(RequestFault::new(format!("parameter `{name}` does not exist for containers")));
+                self.faults.push(ParameterFault::new(format!("parameter `{name}` does not exist for containers")));
                 continue;
             }
             match attributes.clone().with(name, text) {
                 Some(with) => attributes = with,
-                None => self.faults.push(RequestFault::new(format!("parameter `{name}` is {}, but must be {wanted}", quote(text)))),
+                None => self.faults.push(ParameterFault::new(format!("parameter `{name}` is {}, but must be {wanted}", quote(text)))),
             }
         }
         self.check_gateways(&attributes);
@@ -286,7 +286,7 @@ impl<'p> ParameterReader<'p> {
         let fits = |gateway| attributes.addresses.as_ref().is_some_and(|addresses| addresses.fits_gateway(gateway));
         if let Some(gateway) = gateways.iter().find(|gateway| !fits(*gateway)) {
             let help = "add a fixed address of the same family to `addresses`, such as 10.0.0.5/24".to_owned();
-            self.faults.push(RequestFault::with_help(format!("parameter `gateway` has {gateway}, but no fixed address uses it"), help));
+            self.faults.push(ParameterFault::with_help(format!("parameter `gateway` has {gateway}, but no fixed address uses it"), help));
         }
     }
 
@@ -294,14 +294,14 @@ impl<'p> ParameterReader<'p> {
     fn read_password(&mut self) -> Option<SecretReference> {
         let text = self.find("password")?;
         if self.target.kind == GuestKind::Lxc {
-            self.faults.push(RequestFault::new("parameter `password` does not exist for containers".to_owned()));
+            self.faults.push(ParameterFault::new("parameter `password` does not exist for containers".to_owned()));
             return None;
         }
         let reference = SecretReference::new(text);
         if reference.is_none() {
             let message = "parameter `password` must name where the password is stored: `env:NAME`, `file:/PATH` or `credential:NAME`";
             let help = "put the password into a file that only this user can read, and give its absolute path".to_owned();
-            self.faults.push(RequestFault::with_help(message.to_owned(), help));
+            self.faults.push(ParameterFault::with_help(message.to_owned(), help));
         }
         reference
     }
@@ -311,7 +311,7 @@ impl<'p> ParameterReader<'p> {
         let settings = self.read_settings()?;
         if settings.is_empty() {
             let help = format!("add `KEY=VALUE` or `unset=KEY`; keys: {}", field_names(self.target.kind));
-            self.faults.push(RequestFault::with_help("`vm.config.set` is given nothing to write".to_owned(), help));
+            self.faults.push(ParameterFault::with_help("`vm.config.set` is given nothing to write".to_owned(), help));
             return None;
         }
         Some(settings)
@@ -337,7 +337,8 @@ impl<'p> ParameterReader<'p> {
         match desired::parse_settings(kind, config) {
             Ok(settings) => Some(settings),
             Err(faults) => {
-                let told = |fault: &crate::document::Diagnostic| RequestFault { message: fault.message.clone(), help: fault.help.clone() };
+                let told =
+                    |fault: &crate::document::Diagnostic| ParameterFault { message: fault.message.clone(), help: fault.help.clone() };
                 self.faults.extend(faults.list().iter().map(told));
                 None
             }
@@ -385,7 +386,7 @@ fn is_pool_name(text: &str) -> bool {
 }
 
 /// What an action declares of the guest that gets the steps. The planner compares it with the observation as it does for desired.yaml.
-pub(super) fn declare_guest(target: RequestTarget, action: &RequestedAction) -> DesiredGuest {
+pub(super) fn declare_guest(target: ActionTarget, action: &RequestedAction) -> DesiredGuest {
     let mut guest = DesiredGuest {
         vmid: target.vmid,
         kind: target.kind,
@@ -432,7 +433,7 @@ pub(super) fn parse_normal(bytes: &[u8]) -> Result<ActionRequest, String> {
     let kind = value.pointer("/target/kind").and_then(Value::as_str);
     let kind = GuestKind::ALL.into_iter().find(|own| Some(own.word()) == kind).ok_or("its target has no kind")?;
     let vmid = value.pointer("/target/vmid").and_then(Value::as_u64).and_then(Vmid::new).ok_or("its target has no id")?;
-    let target = RequestTarget { kind, vmid };
+    let target = ActionTarget { kind, vmid };
     let params = value.get("params").and_then(Value::as_object).ok_or("it has no parameters")?;
     let name = text("action")?;
     let spec = find_action(name).ok_or("it has an unknown action")?;
@@ -442,7 +443,7 @@ pub(super) fn parse_normal(bytes: &[u8]) -> Result<ActionRequest, String> {
     let texts = params.iter().filter(|(key, _)| settings.is_none() || *key != "config");
     let pairs = texts.map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect::<Option<Vec<_>>>();
     let pairs = pairs.ok_or("a parameter is not text")?;
-    let first = |faults: Vec<RequestFault>| faults.into_iter().next().map(|fault| fault.message).unwrap_or_default();
+    let first = |faults: Vec<ParameterFault>| faults.into_iter().next().map(|fault| fault.message).unwrap_or_default();
     let action = parse_parameters(spec, target, &pairs, settings).map_err(first)?;
     let request = ActionRequest::new(environment, target, action);
     match serde_json::to_vec(&request) {

@@ -2,11 +2,11 @@
 
 use super::*;
 
-fn target(kind: GuestKind) -> RequestTarget {
-    RequestTarget { kind, vmid: Vmid::new(101).expect("an id") }
+fn target(kind: GuestKind) -> ActionTarget {
+    ActionTarget { kind, vmid: Vmid::new(101).expect("an id") }
 }
 
-fn parse(kind: GuestKind, action: &str, parameters: &[(&str, &str)]) -> Result<ActionRequest, Vec<RequestFault>> {
+fn parse(kind: GuestKind, action: &str, parameters: &[(&str, &str)]) -> Result<ActionRequest, Vec<ParameterFault>> {
     let environment = EnvironmentName::new("lab").expect("a name");
     ActionRequest::parse(environment, action, target(kind), parameters.iter().copied())
 }

@@ -54,7 +54,7 @@ fn copied_volumes(request: &MigrationRequest, hardware: &GuestHardware, from: &O
     let disks = hardware.disks.iter().map(|disk| (disk.key.as_str(), disk.storage.as_ref(), &disk.volume, disk.is_cdrom));
     let others = hardware.other_volumes.iter().map(|other| (&*other.key, other.storage.as_ref(), &other.volume, false));
     for (key, storage, volume, is_cdrom) in disks.chain(others) {
-        match storage.map(|storage| is_shared(from, storage)) {
+        match storage.map(|storage| read_sharing(from, storage)) {
             // An empty drive is nowhere.
             None if &**volume == "none" => {}
             Some(Reading::Read(true)) => {}
@@ -71,7 +71,7 @@ fn copied_volumes(request: &MigrationRequest, hardware: &GuestHardware, from: &O
 }
 
 /// Whether all nodes see the same content of a storage.
-fn is_shared(node: &ObservedNode, storage: &StorageName) -> Reading<bool> {
+fn read_sharing(node: &ObservedNode, storage: &StorageName) -> Reading<bool> {
     match node.storage(storage) {
         Reading::Unread => Reading::Unread,
         // A storage that the node does not list cannot be shown to be shared.
@@ -90,7 +90,7 @@ fn check_target_storages(
     let mut needed: Vec<(StorageName, u64)> = Vec::new();
     for disk in hardware.disks.iter().filter(|disk| !disk.is_cdrom) {
         let Some(own) = &disk.storage else { continue };
-        let is_copied = is_shared(from, own) == Reading::Read(false);
+        let is_copied = read_sharing(from, own) == Reading::Read(false);
         let target = request.storage.as_ref().filter(|_| is_copied).unwrap_or(own);
         let kib = disk.size.filter(|_| is_copied).map_or(0, |size| size.kib());
         match needed.iter_mut().find(|(storage, _)| storage == target) {

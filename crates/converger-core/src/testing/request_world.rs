@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::guest::{EnvironmentName, GuestKind, Vmid};
-use crate::intent::{ActionRequest, Intent, RequestTarget};
+use crate::intent::{ActionRequest, ActionTarget, Intent};
 use crate::observe;
 use crate::plan::{Plan, plan};
 use crate::policy::Rules;
@@ -91,7 +91,7 @@ impl RequestWorld {
     #[must_use]
     pub fn plan_action(&self, action: &str, kind: GuestKind, vmid: u64, parameters: &[(&str, &str)]) -> Plan {
         let (Some(environment), Some(vmid)) = (EnvironmentName::new("lab"), Vmid::new(vmid)) else { panic!("a name and an id") };
-        let target = RequestTarget { kind, vmid };
+        let target = ActionTarget { kind, vmid };
         let request = ActionRequest::parse(environment, action, target, parameters.iter().copied());
         let intent = Intent::from(request.unwrap_or_else(|faults| panic!("{faults:?}")));
         let observation = observe::parse(self.observation.to_string().as_bytes()).unwrap_or_else(|faults| panic!("{faults:?}"));

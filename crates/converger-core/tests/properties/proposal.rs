@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{PropertyCase, random_cases};
 
-const SEED: u64 = 0x9170_20;
+const SEED: u64 = 0x0091_7020;
 const CASES: u64 = 2_000;
 
 fn proposal_of(plan: Plan, circumstances: Circumstances) -> Digest {

@@ -4,7 +4,7 @@
 
 use converger_core::apply::IdempotencyKey;
 use converger_core::guest::{EnvironmentName, GuestKind, Vmid};
-use converger_core::intent::{ActionRequest, Intent, RequestTarget};
+use converger_core::intent::{ActionRequest, ActionTarget, Intent};
 use converger_core::testing::Rng;
 use converger_lab::{GuestSpec, LabGuestKind, ScalarSpec, StorageSpec, TakenSnapshotSpec, WorldSpec};
 
@@ -195,14 +195,14 @@ const UNDO_LIVES: usize = 5;
 /// The request that a plan has published as the inverse of a step. Each process has a key of its own, as a person who tries again.
 pub(crate) fn undo_request(forward: SimulationSetup, change: &str) -> SimulationSetup {
     let guest = &forward.spec.guests[0];
-    let target = RequestTarget { kind: guest_kind(guest), vmid: guest_id(guest.vmid) };
+    let target = ActionTarget { kind: guest_kind(guest), vmid: guest_id(guest.vmid) };
     let (action, parameters, wanted) = match change {
         "snapshot.delete" => {
-            let wanted = WantedRequest { object: Some(NEW_SNAPSHOT), ..wanted_of(guest, "delsnapshot") };
+            let wanted = WantedRequest { object: Some(NEW_SNAPSHOT), ..new_wanted_request(guest, "delsnapshot") };
             ("vm.snapshot.delete", vec![("name", NEW_SNAPSHOT.to_owned())], wanted)
         }
         "migrate" => {
-            let wanted = WantedRequest { parameters: vec![("target", guest.node.clone())], ..wanted_of(guest, "migrate") };
+            let wanted = WantedRequest { parameters: vec![("target", guest.node.clone())], ..new_wanted_request(guest, "migrate") };
             let restart = (guest.kind == LabGuestKind::Lxc && guest.state.is_some()).then(|| ("mode", "restart".to_owned()));
             ("vm.migrate", [("node", guest.node.clone())].into_iter().chain(restart).collect(), wanted)
         }
@@ -245,14 +245,14 @@ pub(crate) fn build_request(kind: RequestKind, spec: &mut WorldSpec, at: usize, 
         }
         RequestKind::SnapshotDelete => {
             add_snapshots(guest, variant);
-            let own = WantedRequest { object: Some(OLD_SNAPSHOT), ..wanted_of(guest, "delsnapshot") };
+            let own = WantedRequest { object: Some(OLD_SNAPSHOT), ..new_wanted_request(guest, "delsnapshot") };
             ("vm.snapshot.delete", vec![("name", OLD_SNAPSHOT.to_owned())], own)
         }
         RequestKind::SnapshotRollback => {
             add_snapshots(guest, variant);
             // A guest that continues from the snapshot itself shows no rollback.
             let name = if variant.is_multiple_of(4) { LAST_SNAPSHOT } else { OLD_SNAPSHOT };
-            let own = WantedRequest { object: Some(name), ..wanted_of(guest, "rollback") };
+            let own = WantedRequest { object: Some(name), ..new_wanted_request(guest, "rollback") };
             ("vm.snapshot.rollback", vec![("name", name.to_owned())], own)
         }
         RequestKind::DiskGrow => {
@@ -275,22 +275,20 @@ pub(crate) fn build_request(kind: RequestKind, spec: &mut WorldSpec, at: usize, 
         RequestKind::CloneFull => return Some(clone_request(guest, true, number)),
         RequestKind::CloneLinked => return None,
     };
-    let target = RequestTarget { kind: guest_kind(guest), vmid: guest_id(guest.vmid) };
+    let target = ActionTarget { kind: guest_kind(guest), vmid: guest_id(guest.vmid) };
     Some(SimulatedRequest { key: request_key(action, number), intent: parse_request(action, target, &parameters), wanted })
 }
 
-fn wanted_of(guest: &GuestSpec, verb: &'static str) -> WantedRequest {
+fn new_wanted_request(guest: &GuestSpec, verb: &'static str) -> WantedRequest {
     WantedRequest { vmid: guest.vmid, verb, ..WantedRequest::default() }
 }
 
 type RequestParts<'p> = (&'static str, Vec<(&'p str, String)>, WantedRequest);
 
-fn power_request(
-    is_running: bool,
-    is_qemu: bool,
-    variant: u64,
-    wanted: &dyn Fn(&'static str, &[(&'static str, &str)]) -> WantedRequest,
-) -> RequestParts<'static> {
+/// Makes the expectation of a verb with these parameters.
+type WantedRequestMaker<'m> = dyn Fn(&'static str, &[(&'static str, &str)]) -> WantedRequest + 'm;
+
+fn power_request(is_running: bool, is_qemu: bool, variant: u64, wanted: &WantedRequestMaker<'_>) -> RequestParts<'static> {
     let timeout = || vec![("timeout", "3".to_owned())];
     match (is_running, variant % 3) {
         (false, _) => ("vm.start", Vec::new(), wanted("start", &[])),
@@ -328,13 +326,13 @@ fn clone_request(source: &GuestSpec, is_full: bool, number: usize) -> SimulatedR
     let name = format!("web-{NEW_ID}");
     let disks = if is_full { "full" } else { "linked" };
     let parameters = [("newid", NEW_ID.to_string()), ("name", name.clone()), ("disks", disks.to_owned())];
-    let target = RequestTarget { kind: guest_kind(source), vmid: guest_id(source.vmid) };
+    let target = ActionTarget { kind: guest_kind(source), vmid: guest_id(source.vmid) };
     let name_key = if source.kind == LabGuestKind::Qemu { "name" } else { "hostname" };
     let sent = vec![("newid", NEW_ID.to_string()), (name_key, name), ("full", u32::from(is_full).to_string())];
     SimulatedRequest {
         key: request_key("vm.clone", number),
         intent: parse_request("vm.clone", target, &parameters),
-        wanted: WantedRequest { parameters: sent, ..wanted_of(source, "clone") },
+        wanted: WantedRequest { parameters: sent, ..new_wanted_request(source, "clone") },
     }
 }
 
@@ -350,7 +348,7 @@ fn request_key(action: &str, number: usize) -> IdempotencyKey {
     IdempotencyKey::new(&format!("{action}-{number}")).unwrap_or_else(|| panic!("a key"))
 }
 
-fn parse_request(action: &str, target: RequestTarget, parameters: &[(&str, String)]) -> Intent {
+fn parse_request(action: &str, target: ActionTarget, parameters: &[(&str, String)]) -> Intent {
     let environment = EnvironmentName::new("lab").unwrap_or_else(|| panic!("a name"));
     let parameters = parameters.iter().map(|(name, value)| (*name, value.as_str()));
     ActionRequest::parse(environment, action, target, parameters).unwrap_or_else(|faults| panic!("{action}: {faults:?}")).into()

@@ -182,13 +182,13 @@ mod tests {
     const QEMU_NET: &str = "virtio=BC:24:11:AA:00:01,bridge=vmbr0,firewall=1,tag=10";
     const LXC_NET: &str = "name=eth0,bridge=vmbr0,gw=10.1.0.1,hwaddr=BC:24:11:AA:00:02,ip=10.1.0.2/24,type=veth";
 
-    fn wanted(pairs: &[(&str, &str)]) -> DayOne {
+    fn parse_attributes(pairs: &[(&str, &str)]) -> DayOne {
         pairs.iter().fold(DayOne::default(), |all, (name, text)| all.with(name, text).unwrap_or_else(|| panic!("{name}={text}")))
     }
 
     /// Writes the attributes and reads them back.
     fn check_round_trip(kind: GuestKind, net0: Option<&str>, pairs: &[(&str, &str)]) -> Vec<(&'static str, String)> {
-        let wanted = wanted(pairs);
+        let wanted = parse_attributes(pairs);
         let written = encode_day_one(kind, &wanted, net0).expect("writable");
         let found = parse_day_one(kind, |key| {
             written.iter().find(|(own, _)| *own == key).map(|(_, text)| text.as_str()).or(net0.filter(|_| key == "net0"))
@@ -225,6 +225,10 @@ mod tests {
             "name=eth0,bridge=vmbr0,hwaddr=BC:24:11:AA:00:02,ip=dhcp,type=veth",
             "the gateway of the source belongs to its address"
         );
-        assert_eq!(encode_day_one(GuestKind::Qemu, &wanted(&[("vlan", "30")]), None), None, "there is no device and no bridge for one");
+        assert_eq!(
+            encode_day_one(GuestKind::Qemu, &parse_attributes(&[("vlan", "30")]), None),
+            None,
+            "there is no device and no bridge for one"
+        );
     }
 }

@@ -131,8 +131,11 @@ fn an_added_row_that_is_not_used_does_not_change_the_record() {
     assert_eq!(later, record_decision(&judged, "0.1.0", config).expect("memory takes it"));
 }
 
+/// An action, the id of its guest, and its parameters.
+type RequestSample = (&'static str, u64, &'static [(&'static str, &'static str)]);
+
 /// One request of every action that has a change of its own.
-const REQUESTS: [(&str, u64, &[(&str, &str)]); 7] = [
+const REQUESTS: [RequestSample; 7] = [
     ("vm.clone", 900, &[("newid", "120"), ("name", "web-3")]),
     ("vm.disk.grow", 100, &[("disk", "scsi0"), ("size", "40GiB")]),
     ("vm.migrate", 100, &[("node", "pve2")]),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use converger_core::failure::FailureCode;
 use converger_core::guest::{EnvironmentName, GuestKind, Vmid};
-use converger_core::intent::{ActionRequest, RequestFault, RequestTarget};
+use converger_core::intent::{ActionRequest, ActionTarget, ParameterFault};
 
 use super::super::CommandError;
 use crate::cli::RequestArgs;
@@ -16,7 +16,7 @@ const TARGET_HELP: &str = "name the guest: `vm/101` for a virtual machine, `ct/1
 /// A request without faults, whose environment is not known yet.
 pub(super) struct CheckedRequest<'a> {
     action: &'a str,
-    target: RequestTarget,
+    target: ActionTarget,
     parameters: Vec<(&'a str, &'a str)>,
 }
 
@@ -32,14 +32,14 @@ pub(super) fn check_request(arguments: &RequestArgs) -> Result<CheckedRequest<'_
     let mut faults = Vec::new();
     let Some(action) = arguments.name.as_deref() else {
         let help = "`converger action list` shows all actions".to_owned();
-        return Err(faults_error(&[RequestFault { message: "the request names no action".to_owned(), help: Some(help) }]));
+        return Err(faults_error(&[ParameterFault { message: "the request names no action".to_owned(), help: Some(help) }]));
     };
     let (target, first_parameter) = read_target(arguments.target.as_deref(), &mut faults);
     let mut parameters = Vec::new();
     for text in first_parameter.into_iter().chain(arguments.parameters.iter().map(String::as_str)) {
         match text.split_once('=') {
             Some(parameter) => parameters.push(parameter),
-            None => faults.push(RequestFault {
+            None => faults.push(ParameterFault {
                 message: format!("{} is not a parameter", quote_word(text)),
                 help: Some("write parameters as NAME=VALUE, without blanks around `=`".to_owned()),
             }),
@@ -57,19 +57,19 @@ pub(super) fn check_request(arguments: &RequestArgs) -> Result<CheckedRequest<'_
 }
 
 /// The target, or else a fault. A parameter in its place is returned as one: the target was left out.
-fn read_target<'t>(text: Option<&'t str>, faults: &mut Vec<RequestFault>) -> (Option<RequestTarget>, Option<&'t str>) {
+fn read_target<'t>(text: Option<&'t str>, faults: &mut Vec<ParameterFault>) -> (Option<ActionTarget>, Option<&'t str>) {
     let Some(text) = text else {
-        faults.push(RequestFault { message: "the request names no guest".to_owned(), help: Some(TARGET_HELP.to_owned()) });
+        faults.push(ParameterFault { message: "the request names no guest".to_owned(), help: Some(TARGET_HELP.to_owned()) });
         return (None, None);
     };
     if text.contains('=') {
-        faults.push(RequestFault { message: "the request names no guest".to_owned(), help: Some(TARGET_HELP.to_owned()) });
+        faults.push(ParameterFault { message: "the request names no guest".to_owned(), help: Some(TARGET_HELP.to_owned()) });
         return (None, Some(text));
     }
     let target = parse_target(text);
     if target.is_none() {
         let (message, help) = describe_bad_target(text);
-        faults.push(RequestFault { message, help: Some(help) });
+        faults.push(ParameterFault { message, help: Some(help) });
     }
     (target, None)
 }
@@ -78,14 +78,14 @@ fn quote_word(text: &str) -> String {
     format!("`{}`", text.escape_debug())
 }
 
-fn parse_target(text: &str) -> Option<RequestTarget> {
+fn parse_target(text: &str) -> Option<ActionTarget> {
     let (kind, id) = text.split_once('/')?;
     let kind = match kind {
         "vm" | "qemu" => GuestKind::Qemu,
         "ct" | "lxc" => GuestKind::Lxc,
         _ => return None,
     };
-    Some(RequestTarget { kind, vmid: parse_id(id)? })
+    Some(ActionTarget { kind, vmid: parse_id(id)? })
 }
 
 fn parse_id(text: &str) -> Option<Vmid> {
@@ -104,21 +104,21 @@ fn describe_bad_target(text: &str) -> (String, String) {
     }
 }
 
-fn find_faults(action: &str, target: RequestTarget, parameters: &[(&str, &str)]) -> Vec<RequestFault> {
+fn find_faults(action: &str, target: ActionTarget, parameters: &[(&str, &str)]) -> Vec<ParameterFault> {
     // INVARIANT: the environment is in no fault; the request is parsed again once it is known.
     let Some(environment) = EnvironmentName::new("any") else { return Vec::new() };
     ActionRequest::parse(environment, action, target, parameters.iter().copied()).err().unwrap_or_default()
 }
 
 /// The faults that the request has whatever its target is.
-fn faults_of_any_target(action: &str, parameters: &[(&str, &str)]) -> Vec<RequestFault> {
-    let of = |kind, vmid| Vmid::new(vmid).map(|vmid| find_faults(action, RequestTarget { kind, vmid }, parameters)).unwrap_or_default();
+fn faults_of_any_target(action: &str, parameters: &[(&str, &str)]) -> Vec<ParameterFault> {
+    let of = |kind, vmid| Vmid::new(vmid).map(|vmid| find_faults(action, ActionTarget { kind, vmid }, parameters)).unwrap_or_default();
     let containers = of(GuestKind::Lxc, 101);
     of(GuestKind::Qemu, 100).into_iter().filter(|fault| containers.iter().any(|other| other.message == fault.message)).collect()
 }
 
 /// All faults of a request, each with its help.
-pub(super) fn faults_error(faults: &[RequestFault]) -> CommandError {
+pub(super) fn faults_error(faults: &[ParameterFault]) -> CommandError {
     let mut text = String::new();
     let title = format!("error[{}]:", FailureCode::UsageWrong.word());
     for fault in faults {
