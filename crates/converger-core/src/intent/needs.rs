@@ -38,8 +38,11 @@ fn extra_reads(action: &RequestedAction) -> ExtraReads {
     match action {
         RequestedAction::SnapshotCreate { .. } | RequestedAction::SnapshotDelete { .. } => snapshots(None),
         RequestedAction::SnapshotRollback { name } => snapshots(Some(name)),
-        RequestedAction::DiskGrow { .. } | RequestedAction::Clone(_) => {
-            ExtraReads { disks: true, own_node_storages: true, ..ExtraReads::default() }
+        RequestedAction::DiskGrow { .. } => ExtraReads { disks: true, own_node_storages: true, ..ExtraReads::default() },
+        // Only a guest that is started needs memory.
+        RequestedAction::Clone(clone) => {
+            let own_node_capacity = clone.start && clone.node.is_none();
+            ExtraReads { disks: true, own_node_storages: true, own_node_capacity, ..ExtraReads::default() }
         }
         RequestedAction::Migrate(_) => ExtraReads { disks: true, replication: true, own_node_storages: true, ..ExtraReads::default() },
         RequestedAction::Start
@@ -57,7 +60,10 @@ fn node_reads(action: &RequestedAction) -> NodeReads {
             NodeReads { capacity: CapacityOf::Nodes(one(node)), storages: one(node) }
         }
         RequestedAction::Clone(clone) => match &**clone {
-            CloneRequest { node: Some(node), .. } => NodeReads { storages: one(node), ..NodeReads::default() },
+            CloneRequest { node: Some(node), start, .. } => {
+                let capacity = if *start { one(node) } else { BTreeSet::new() };
+                NodeReads { capacity: CapacityOf::Nodes(capacity), storages: one(node) }
+            }
             CloneRequest { node: None, .. } => NodeReads::default(),
         },
         // Nobody records on which CPU the memory of a snapshot was saved.

@@ -1,15 +1,17 @@
 //! The steps of a clone: the new guest must be proven absent, and its source fully read.
 
-use super::placement::{check_space, find_online};
+use std::collections::BTreeMap;
+
+use super::placement::{check_memory, check_space, find_online};
 use super::request::{Derived, check_source_read, derive_growth, requested_step, require};
 use super::{Step, Verdict, guest};
 use crate::action::{Change, CloneSource, ClonedDisks, DiskGrowth, GuestClone};
 use crate::artifact::Digest;
 use crate::desired::DesiredGuest;
-use crate::guest::{DiskKey, GuestIdentity, NodeName, RunState};
+use crate::guest::{DiskKey, GuestIdentity, NodeName, RunState, StorageName};
 use crate::intent::{ActionRequest, CloneRequest};
 use crate::normalize::{BootOrder, Field, FieldValue};
-use crate::observe::{ObservedGuest, ObservedNode, Reading, Scoped, Seen};
+use crate::observe::{GuestDisk, ObservedGuest, ObservedNode, Reading, Scoped, Seen};
 use crate::policy::{Birth, Rules};
 use crate::refusal::Refusal;
 
@@ -143,8 +145,8 @@ fn derive_new_growth(request: &CloneRequest, clone: &GuestClone, source: &Observ
     }
     if let Some(storage) = clone.storage.as_ref().or(own.storage.as_ref()) {
         let node = observation.nodes.iter().find(|node| node.name == clone.node);
-        let kept_kib = if clone.disks == ClonedDisks::Full { 0 } else { before.kib() };
-        let refusals = check_space(node, storage, source.kind, after.kib().saturating_sub(kept_kib));
+        let copied_kib = needed_space(disks, clone.storage.as_ref(), clone.disks).get(storage).copied().unwrap_or(0);
+        let refusals = check_space(node, storage, source.kind, copied_kib.saturating_add(after.kib().saturating_sub(before.kib())));
         if !refusals.is_empty() {
             return Err(refusals);
         }
@@ -247,14 +249,37 @@ fn check_target(
             refusals.push(Refusal::local_resources(vec![format!("{}: {}", disk.key.as_str(), disk.volume)]));
             continue;
         };
-        let storage = request.storage.as_ref().unwrap_or(own);
-        let kib = disk.size.filter(|_| disks == ClonedDisks::Full).map_or(0, |size| size.kib());
-        refusals.extend(check_space(Some(to), storage, source.kind, kib));
         // Proxmox copies to another node only if both nodes see the disks of the source.
         if to.name != from.name && !matches!(from.storage(own), Reading::Read(Some(found)) if found.shared) {
             refusals.push(Refusal::local_resources(vec![format!("{}: {}", disk.key.as_str(), disk.volume)]));
         }
     }
+    for (storage, kib) in needed_space(&hardware.disks, request.storage.as_ref(), disks) {
+        refusals.extend(check_space(Some(to), storage, source.kind, kib));
+    }
+    // A guest that is not started needs no memory.
+    refusals.extend(request.start.then(|| check_memory(to, memory_bytes(request, source))).flatten());
     refusals.dedup();
     refusals
+}
+
+/// The space that the disks of a clone need on each storage, in KiB. Linked disks start empty.
+fn needed_space<'s>(source_disks: &'s [GuestDisk], target: Option<&'s StorageName>, disks: ClonedDisks) -> BTreeMap<&'s StorageName, u64> {
+    let mut needed: BTreeMap<&StorageName, u64> = BTreeMap::new();
+    for disk in source_disks.iter().filter(|disk| !disk.is_cdrom) {
+        let Some(own) = &disk.storage else { continue };
+        let kib = disk.size.filter(|_| disks == ClonedDisks::Full).map_or(0, |size| size.kib());
+        let sum = needed.entry(target.unwrap_or(own)).or_default();
+        *sum = sum.saturating_add(kib);
+    }
+    needed
+}
+
+/// The memory of the new guest: what its first configuration gives it, otherwise that of the source.
+fn memory_bytes(request: &CloneRequest, source: &ObservedGuest) -> Option<u64> {
+    let written = request.provisioning.fields.iter().find_map(|setting| match (setting.field, &setting.wanted) {
+        (Field::Memory, Some(FieldValue::Mib(mib))) => u64::from(*mib).checked_mul(1024 * 1024),
+        _ => None,
+    });
+    written.or(source.maxmem)
 }

@@ -375,6 +375,23 @@ fn refuses_to_provision_what_cannot_be() {
     check(tags, |_| (), &["config-unreadable"]);
     let huge = ("vm.clone", Qemu, 900, &[("newid", "120"), ("name", "web-7"), ("disk-size", "2TiB")][..]);
     check(huge, |_| (), &["storage-full"]);
+    // The copied disks fit one by one, and not together.
+    let full = ("vm.clone", Qemu, 900, &[("newid", "120"), ("name", "web-7"), ("disks", "full")][..]);
+    check(full, |_| (), &["clone"]);
+    check(full, |world| add_disk(world, 900, "scsi1", FREE_KIB - (16 << 20)), &["storage-full"]);
+    // A guest that is started needs memory; the amount is what its first configuration gives it.
+    let started = ("vm.clone", Qemu, 900, &[("newid", "120"), ("name", "web-7"), ("start", "true"), ("memory", "48GiB")][..]);
+    check(started, |_| (), &["node-memory"]);
+}
+
+/// The free space of each storage.
+const FREE_KIB: u64 = 500 << 20;
+
+/// Adds a disk of this size, in KiB, to a guest.
+fn add_disk(world: &mut RequestWorld, vmid: u32, key: &str, size_kib: u64) {
+    let disk =
+        json!({ "cdrom": false, "key": key, "size_kib": size_kib, "storage": "shared", "volume": format!("shared:vm-{vmid}-{key}") });
+    world.guest_mut(vmid)["hardware"]["disks"].as_array_mut().expect("disks").push(disk);
 }
 
 /// Clones copy tags and flags: what protects the source would protect the new guest unasked.

@@ -8,6 +8,7 @@ use converger_core::apply::{
 use super::*;
 use crate::testing::*;
 
+mod clones;
 mod random;
 mod recovery;
 mod refusals;

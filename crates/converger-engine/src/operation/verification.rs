@@ -12,8 +12,8 @@ use std::cmp::Reverse;
 use converger_core::action::Change;
 use converger_core::apply::promise::{self, PostChangeReading, PromiseCheck, TaskEnd};
 use converger_core::apply::{
-    EnvFault, EnvFaultKind, EnvRequest, EnvResponse, Evidence, Fact, Findings, GuestAddress, LiveConfig, LiveStatus, ObservedTask, Outcome,
-    ReleaseCondition, TaskId, TaskState,
+    EnvFault, EnvFaultKind, EnvRequest, EnvResponse, Evidence, Fact, Findings, GuestAddress, IdState, LiveConfig, LiveStatus, ObservedTask,
+    Outcome, ReleaseCondition, TaskId, TaskState,
 };
 use converger_core::failure::FailureCode;
 use converger_core::guest::RunState;
@@ -94,6 +94,8 @@ enum VerificationReading {
     Config,
     Snapshots,
     Location,
+    /// Whether the id of a new guest that was not found is free in the whole cluster.
+    NewId,
     /// The start tasks of a guest that is down after its reboot.
     Starts,
     /// The result of the last of them.
@@ -178,6 +180,7 @@ impl OperationState {
             VerificationReading::Config => EnvRequest::Config(self.result_address()),
             VerificationReading::Snapshots => EnvRequest::Snapshots(self.address.clone()),
             VerificationReading::Location => EnvRequest::Locate(self.address.vmid),
+            VerificationReading::NewId => EnvRequest::IdState(self.operation.guest.vmid),
             VerificationReading::Starts => EnvRequest::Tasks {
                 address: self.address.clone(),
                 change: Change::Start,
@@ -223,10 +226,14 @@ impl OperationState {
                 let config = verification.config.clone();
                 self.judge_outcome(verification, config.as_deref(), Some(&tree), now_ms)
             }
-            // A guest that is not there was not made, or not yet.
-            (VerificationReading::Config, EnvResponse::GuestNotFound(cause)) if self.makes_guest() => {
-                self.handle_promise_not_kept(verification, cause.add_to_evidence(Evidence::default()), now_ms)
+            // A guest that is not on its node was not made, or not yet, or is still being made on the node of its source.
+            (VerificationReading::Config, EnvResponse::GuestNotFound(_)) if self.makes_guest() => {
+                self.request_verification_reading(Verification { reading: VerificationReading::NewId, ..verification })
             }
+            (VerificationReading::NewId, EnvResponse::IdState(IdState::Free)) => {
+                self.handle_promise_not_kept(verification, Evidence::default().with("new_id", "free"), now_ms)
+            }
+            (VerificationReading::NewId, EnvResponse::IdState(IdState::Taken)) => self.handle_taken_id(verification, now_ms),
             (VerificationReading::Snapshots, EnvResponse::GuestNotFound(_)) => {
                 self.request_verification_reading(Verification { reading: VerificationReading::Location, ..verification })
             }
@@ -402,9 +409,8 @@ impl OperationState {
             VerificationCause::TaskLost(_) => self.hold_unclear(&verification.cause, observed, now_ms),
             VerificationCause::Unknown { looks: lookups } => match self.patience.lookup_waits_ms.get(*lookups).copied() {
                 Some(ms) => {
-                    let why = VerificationCause::Unknown { looks: lookups + 1 };
-                    self.stage = OperationStage::Verifying(Verification { cause: why, waiting: true, ..verification });
-                    self.wait(ms)
+                    let looks = lookups + 1;
+                    self.wait_to_look_again(verification, looks, ms)
                 }
                 None if verification.other_tasks != OtherTasks::None => {
                     self.hold_for_other_tasks(&verification.other_tasks, observed, now_ms)
@@ -418,6 +424,31 @@ impl OperationState {
                 None => self.hold_unclear(&verification.cause, observed, now_ms),
             },
         }
+    }
+
+    /// The new guest is not on its node, and its id is taken: it may be this guest on the node of its source, or another one. It counts as
+    /// not made only once its id is free.
+    fn handle_taken_id(&mut self, verification: Verification, now_ms: u64) -> Option<OperationCommand> {
+        let observed = Evidence::default().with("new_id", "taken");
+        match &verification.cause {
+            VerificationCause::Sent | VerificationCause::TaskEnded { .. } => self.not_yet_kept(verification, observed, now_ms),
+            VerificationCause::Unknown { looks } => match self.patience.lookup_waits_ms.get(*looks).copied() {
+                Some(ms) => {
+                    let looks = looks + 1;
+                    self.wait_to_look_again(verification, looks, ms)
+                }
+                None => self.hold_unclear(&verification.cause, observed, now_ms),
+            },
+            VerificationCause::TaskFailed { .. } | VerificationCause::TaskLost(_) => {
+                self.hold_unclear(&verification.cause, observed, now_ms)
+            }
+        }
+    }
+
+    fn wait_to_look_again(&mut self, verification: Verification, looks: usize, ms: u64) -> Option<OperationCommand> {
+        let cause = VerificationCause::Unknown { looks };
+        self.stage = OperationStage::Verifying(Verification { cause, waiting: true, ..verification });
+        self.wait(ms)
     }
 
     /// The task succeeded but the promise does not hold yet: the guest is read again until the timeout.
