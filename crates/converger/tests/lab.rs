@@ -133,8 +133,8 @@ fn written_config_reaches_the_lab_and_every_request_is_recorded() {
     assert_eq!(audit.status.code(), Some(0), "{}", String::from_utf8_lossy(&audit.stderr));
     let records = read_requests(&work_directory);
     // The state of the cluster, the list of its guests, the list of the one node and kind that has guests in scope, the state of the cluster
-    // again, and the release. The guest is as declared, so nothing is read of it by itself.
-    assert_eq!(records.len(), 5, "{records:?}");
+    // again, the release, and the cluster's own identity, which proposals are bound to. The guest is as declared, so nothing is read of it by itself.
+    assert_eq!(records.len(), 6, "{records:?}");
     for record in &records {
         assert_eq!((&record["user"], &record["status"], &record["method"]), (&json!("root@pam!probe"), &json!(200), &json!("GET")));
     }

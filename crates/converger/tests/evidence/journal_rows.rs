@@ -148,10 +148,10 @@ fn detects_a_missing_changed_or_orphaned_key() {
         "DELETE FROM idempotency_keys",
         &format!("error[unlogged-execution]: the ledger has an idempotency key that the journal does not have: {key}"),
     );
-    let other = "UPDATE idempotency_keys SET name = 'key-2', sum = row_sum(environment, 'key-2', request, operation)";
+    let other = "UPDATE idempotency_keys SET name = 'key-2', sum = row_sum(environment, 'key-2', change, request, operation)";
     check(other, &format!("error[unlogged-execution]: the journal differs from the ledger in {key}"));
-    let more = "INSERT INTO idempotency_keys SELECT environment, 'key-2', request, operation, \
-        row_sum(environment, 'key-2', request, operation) FROM idempotency_keys";
+    let more = "INSERT INTO idempotency_keys SELECT environment, 'key-2', change, request, operation, \
+        row_sum(environment, 'key-2', change, request, operation) FROM idempotency_keys";
     check(more, &format!("error[unlogged-execution]: the journal has an idempotency key that the ledger does not have: {key}"));
 }
 

@@ -300,6 +300,8 @@ fn earlier_checkpoint_detects_a_rewritten_log() {
     // No other entry depends on the reason of the resync.
     entries.retain(|entry| !String::from_utf8_lossy(entry).contains("\"kind\":\"resync\""));
     forger.rewrite(&entries);
+    // The resync began an epoch, which the store has too.
+    forger.run("DELETE FROM epoch");
     drop(forger);
     fixture.check_broken(&["verify"], &format!("the witness has seen {size} entries of its ledger"));
     fixture.check_broken(&["ledger", "export", &export.display().to_string()], "the witness has seen ");
