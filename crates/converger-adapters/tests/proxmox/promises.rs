@@ -294,7 +294,7 @@ fn clone_promise_is_kept_once_unlocked() {
     for disks in [ClonedDisks::Linked, ClonedDisks::Full] {
         let judge_copy = |config: HttpResponse| judge(clone_change(disks), &Readings::new().config(config));
         let kept = judge_copy(items(""));
-        assert!(is_kept(&kept) && kept.evidence().get("marks").is_some(), "later steps rely on its marks: {kept:?}");
+        assert!(is_kept(&kept) && kept.evidence().get("uuid").is_some(), "later steps rely on its marks: {kept:?}");
         assert!(is_not_kept(&judge_copy(items(r#",{"key":"lock","value":"clone"}"#))), "it is not complete");
         assert!(is_not_kept(&judge_copy(items(r#",{"key":"template","value":1}"#))));
         assert!(is_not_kept(&judge_copy(config_response(r#",{"key":"name","value":"other"}"#))));

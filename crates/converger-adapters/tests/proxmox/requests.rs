@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use converger_adapters::proxmox::codec::{
-    ConfigDigest, ConfigSet, DiskKey, DiskSize, GuestPath, HttpRequest, ProxmoxCommand, ProxmoxRead, ProxmoxWrite, SnapshotName,
-    StorageName, Upid, UserId, WriteBasis, encode,
+    ConfigDigest, ConfigSet, DiskKey, DiskSize, GuestPath, HttpRequest, ProvisionWrite, ProxmoxCommand, ProxmoxRead, ProxmoxWrite,
+    SnapshotName, StorageName, Upid, UserId, WriteBasis, encode,
 };
-use converger_core::action::{CloneSource, ClonedDisks, FieldChange, GuestClone, Migration, MigrationMode, NewSnapshot};
-use converger_core::guest::{GuestIdentity, GuestKind, GuestName, NodeName, Vmid};
+use converger_core::action::{CloneSource, ClonedDisks, FieldChange, GuestClone, Migration, MigrationMode, NewSnapshot, Provisioning};
+use converger_core::desired::DesiredSetting;
+use converger_core::guest::{DayOne, GuestIdentity, GuestKind, GuestName, NodeName, Vmid};
 use converger_core::normalize::{
     BootOrder, ChangeEffect, Field, FieldRole, FieldValue, StartupOrder, TABLE, ValueShape, WordSet, reaches_host,
 };
@@ -107,6 +108,21 @@ fn config_writes(kind: GuestKind) -> Vec<ProxmoxWrite> {
         .collect()
 }
 
+/// Everything that a new guest of a kind can get.
+fn provision_writes(kind: GuestKind) -> Vec<ProxmoxWrite> {
+    let network =
+        [("bridge", "vmbr1"), ("vlan", "30"), ("mac", "BC:24:11:00:00:07"), ("addresses", "10.0.0.7/24"), ("gateway", "10.0.0.1")];
+    let shared = [("dns", "10.0.0.53"), ("search-domain", "example.org")];
+    let of_kind: &[(&str, &str)] = if kind == GuestKind::Qemu { &[("cpu", "host"), ("ci-user", "debian")] } else { &[] };
+    let all = network.iter().chain(&shared).chain(of_kind);
+    let attributes = all.fold(DayOne::default(), |all, (name, text)| all.with(name, text).expect("an attribute"));
+    let fields = Box::new([DesiredSetting { field: Field::Cores, wanted: Some(FieldValue::Count(2)) }]);
+    let provisioning = Provisioning { attributes, fields, kind, password: None };
+    let net0 = if kind == GuestKind::Qemu { "virtio=BC:24:11:00:00:01,bridge=vmbr0" } else { "name=eth0,bridge=vmbr0,type=veth" };
+    let write = ProvisionWrite::new(guest_path(kind), &provisioning, &test_basis(&format!("net0 {net0}"))).expect("writable");
+    vec![ProxmoxWrite::Provision(Box::new(write))]
+}
+
 fn snapshot_writes(kind: GuestKind) -> Vec<ProxmoxWrite> {
     let guest = || guest_path(kind);
     let create = |description: Option<&str>, ram| ProxmoxWrite::SnapshotCreate {
@@ -192,6 +208,7 @@ fn all_writes(kind: GuestKind) -> Vec<ProxmoxWrite> {
     writes.extend(clone_writes(kind));
     writes.extend(migration_writes(kind));
     writes.extend(config_writes(kind));
+    writes.extend(provision_writes(kind));
     writes
 }
 

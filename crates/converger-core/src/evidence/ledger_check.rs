@@ -248,25 +248,31 @@ fn integrity_fault(index: u64, what: impl AsRef<str>) -> LedgerFault {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::action::Change;
+    use crate::plan::Step;
     use crate::testing::{Rng, some_operations};
 
-    fn keyed_operation(run: &str, key: &str, request: &str, position: u32) -> Operation {
+    fn keyed_operation(run: &str, key: &str, request: &str, change: Change) -> Operation {
         let mut seeds = (0..).map(|seed| some_operations(&mut Rng::new(seed), run));
         let found = seeds.find_map(|mut operations| operations.pop()).expect("one of many plans has a step");
         let key = IdempotencyKey::new(key).expect("a key");
         let source = OperationSource::OneShot { key, request: Digest::of_bytes(request.as_bytes()) };
-        Operation { source, position, ..found }
+        let step = Step { change, ..found.step };
+        Operation { source, step, ..found }
     }
 
     #[test]
     fn g13_a_step_that_starts_twice_under_one_key_is_a_fault() {
-        let first = keyed_operation("run-1", "key-1", "clone", 0);
+        let first = keyed_operation("run-1", "key-1", "restart", Change::Stop);
         let cases = [
-            (keyed_operation("run-2", "key-1", "clone", 1), None),
-            (keyed_operation("run-2", "key-2", "clone", 0), None),
-            (keyed_operation("run-2", "key-1", "clone", 0), Some("repeats a step of the request with the idempotency key `key-1`")),
-            (keyed_operation("run-2", "key-1", "start", 1), Some("has the idempotency key of another request, `key-1`")),
-            (keyed_operation("run-1", "key-3", "clone", 0), Some("repeats a step of guest")),
+            (keyed_operation("run-2", "key-1", "restart", Change::Start), None),
+            (keyed_operation("run-2", "key-2", "restart", Change::Stop), None),
+            (
+                keyed_operation("run-2", "key-1", "restart", Change::Stop),
+                Some("repeats a step of the request with the idempotency key `key-1`"),
+            ),
+            (keyed_operation("run-2", "key-1", "start", Change::Start), Some("has the idempotency key of another request, `key-1`")),
+            (keyed_operation("run-1", "key-3", "restart", Change::Stop), Some("repeats a step of guest")),
         ];
         for (second, fault) in cases {
             let mut started = StartedSteps::default();

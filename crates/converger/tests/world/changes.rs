@@ -3,10 +3,11 @@
 use converger_adapters::proxmox::codec::{DiskKey, DiskSize, StorageName};
 use converger_core::action::{
     Change, CloneSource, ClonedDisks, DiskGrowth, ExistingSnapshot, FieldChange, GuestClone, Migration, MigrationMode, NewSnapshot,
-    SnapshotRollback,
+    Provisioning, SnapshotRollback,
 };
 use converger_core::apply::{EnvRequest, EnvResponse, GuestAddress, LiveConfig};
-use converger_core::guest::{GuestKind, GuestName, RunState};
+use converger_core::guest::{EnvironmentName, GuestKind, GuestName, RunState};
+use converger_core::intent::{ActionRequest, ActionTarget, RequestedAction};
 use converger_core::normalize::{ChangeEffect, Field, FieldValue};
 use converger_core::observe::SnapshotTree;
 use converger_lab::{Flavour, GuestSpec, GuestTruth, ScalarSpec, World, WorldEvent, WorldSize, WorldSpec};
@@ -22,6 +23,8 @@ pub(crate) enum ClientChange {
     Stop,
     Reboot,
     ConfigSet,
+    /// The first config write of a new guest, with attributes that are not managed later.
+    Provision,
     SnapshotCreate,
     /// A snapshot with the memory of a running virtual machine.
     SnapshotWithRam,
@@ -46,12 +49,13 @@ pub(crate) enum ClientChange {
 use ClientChange as A;
 
 impl ClientChange {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 19] = [
         A::Start,
         A::Shutdown,
         A::Stop,
         A::Reboot,
         A::ConfigSet,
+        A::Provision,
         A::SnapshotCreate,
         A::SnapshotWithRam,
         A::SnapshotDelete,
@@ -80,7 +84,7 @@ impl ClientChange {
     /// Whether a task carries it out.
     pub(crate) fn has_task(self, flavour: Flavour, kind: GuestKind) -> bool {
         match self {
-            A::ConfigSet => false,
+            A::ConfigSet | A::Provision => false,
             A::Grow => kind == GuestKind::Lxc || flavour != Flavour::V7,
             _ => true,
         }
@@ -161,6 +165,7 @@ pub(crate) fn build_change(transport: &LabTransport<()>, kind: GuestKind, action
         A::Stop => Change::Stop,
         A::Reboot => Change::Reboot { timeout_secs: 30 },
         A::ConfigSet => Change::ConfigSet(Box::new([description_change()])),
+        A::Provision => Change::Provision(Box::new(first_config(kind))),
         A::SnapshotCreate => new_snapshot("another", false),
         A::SnapshotWithRam => new_snapshot("another", true),
         A::SnapshotDelete => Change::SnapshotDelete(Box::new(existing_snapshot(&read_snapshots(transport, kind), "first"))),
@@ -181,6 +186,18 @@ pub(crate) fn running_mode(kind: GuestKind) -> MigrationMode {
     match kind {
         GuestKind::Qemu => MigrationMode::Online,
         GuestKind::Lxc => MigrationMode::Restart,
+    }
+}
+
+/// The first config of a new guest, as a person requests it.
+fn first_config(kind: GuestKind) -> Provisioning {
+    let parameters =
+        [("newid", "200"), ("name", "copy"), ("cores", "3"), ("description", "100 % = all; & more"), ("bridge", "vmbr0"), ("vlan", "30")];
+    let environment = EnvironmentName::new("lab").unwrap_or_else(|| panic!("a name"));
+    let request = ActionRequest::parse(environment, "vm.clone", ActionTarget { kind, vmid: vmid(100) }, parameters);
+    match request.unwrap_or_else(|faults| panic!("{faults:?}")).action() {
+        RequestedAction::Clone(clone) => clone.provisioning.clone(),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -280,6 +297,10 @@ pub(crate) fn is_done(action: ClientChange, before: &World, after: &World) -> bo
         A::Shutdown | A::Stop => now.process.is_none(),
         A::Reboot => now.pid.is_some() && now.pid != old.pid,
         A::ConfigSet => config_text(&now, "description") == "100 % = all; & more",
+        A::Provision => {
+            let has_network = config_text(&now, "net0").contains("tag=30") && config_text(&now, "net0").contains("bridge=vmbr0");
+            has_network && config_text(&now, "cores") == "3" && config_text(&now, "description") == "100 % = all; & more"
+        }
         A::SnapshotCreate | A::SnapshotWithRam => {
             let has_ram = after.snapshot_truths(100).any(|own| own.name == "another" && own.ram_volume.is_some());
             now.snapshots.iter().any(|name| name == "another") && has_ram == (action == A::SnapshotWithRam)

@@ -75,7 +75,8 @@ fn no_write_applies_a_host_reaching_key_in_any_release() {
 
 /// The number of keys per prefix in each release.
 fn expected_key_counts() -> BTreeSet<String> {
-    let always = ["lxc hookscript 1", "lxc mp 256", "qemu args 1", "qemu hookscript 1", "qemu hostpci 16", "qemu ivshmem 1"];
+    let always =
+        ["lxc hookscript 1", "lxc mp 256", "qemu args 1", "qemu cicustom 1", "qemu hookscript 1", "qemu hostpci 16", "qemu ivshmem 1"];
     let all = always.into_iter().chain(["qemu parallel 3", "qemu serial 4", "qemu usb 14"]);
     let in_each = all.flat_map(|own| FLAVOURS.map(|flavour| format!("{flavour:?} {own}")));
     let since_eight =
