@@ -18,7 +18,7 @@ fn reports_nothing_missing_in_a_healthy_lab() {
         let found = visit_findings(&healthy_lab(flavour), &DoctorVisit { entries: vec!["pve1", "pve2"], ..DoctorVisit::default() });
         let problems: Vec<&DoctorFinding> = found.iter().filter(|finding| finding.level != FindingLevel::Ok).collect();
         assert!(problems.is_empty(), "{flavour:?} {problems:#?}");
-        assert!(found.iter().filter(|finding| finding.check.starts_with("may-")).count() == 13, "{found:#?}");
+        assert!(found.iter().filter(|finding| finding.check.starts_with("may-")).count() == 15, "{found:#?}");
         assert_eq!(levels_of(&found, "endpoint"), [FindingLevel::Ok; 2]);
     }
 }
@@ -148,7 +148,7 @@ fn requires_reading_and_warns_of_other_verbs() {
         let found = visit_findings(&DoctorLab::new(&setting_with_roles(flavour, &[("/", "PVEAuditor")])), &DoctorVisit::default());
         assert_eq!(only_finding(&found, "may-read").level, FindingLevel::Ok);
         let others: Vec<&DoctorFinding> = found.iter().filter(|own| own.check.starts_with("may-") && own.check != "may-read").collect();
-        assert_eq!(others.len(), 12);
+        assert_eq!(others.len(), 14);
         assert!(others.iter().all(|own| !remedy_lines(own).is_empty()), "{flavour:?} {others:#?}");
         let (planned, requested): (Vec<&DoctorFinding>, Vec<&DoctorFinding>) =
             others.into_iter().partition(|own| own.part == Some(PrivilegeUse::Apply));

@@ -69,7 +69,7 @@ fn apply_all_remedies(mut spec: WorldSpec, visit: &DoctorVisit, name: &str) -> u
         let now = passed_checks(&found);
         assert!(now.is_superset(&before), "{name}, round {round}: {:?} is gone", before.difference(&now));
         let Some(open) = found.iter().find(|finding| finding.check.starts_with("may-") && finding.level != FindingLevel::Ok) else {
-            assert_eq!(now.len(), 13, "{name}: {now:?}");
+            assert_eq!(now.len(), 15, "{name}: {now:?}");
             return round;
         };
         assert!(open.level != FindingLevel::Unknown && !remedy_lines(open).is_empty(), "{name}: {open:#?}");

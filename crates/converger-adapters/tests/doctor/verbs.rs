@@ -18,6 +18,7 @@ use converger_core::apply::promise::PromiseCheck;
 use converger_core::apply::{EnvRequest, EnvResponse, GuestAddress, LiveConfig};
 use converger_core::desired::Scope;
 use converger_core::guest::{EnvironmentName, GuestKind, GuestName, NodeName, RunState};
+use converger_core::intent::{ActionRequest, ActionTarget, RequestedAction};
 use converger_core::normalize::{BootOrder, ChangeEffect, Field, FieldRole, FieldValue, StartupOrder, TABLE, ValueShape, WordSet};
 use converger_core::observe::{ObservedStatus, Reading};
 use converger_lab::{Flavour, WorldEvent, WorldSpec};
@@ -59,6 +60,11 @@ fn attempts_of_verb(verb: PrivilegedVerb, kind: GuestKind) -> Vec<VerbAttempt> {
             tries.extend((kind == GuestKind::Qemu).then(|| fixed_attempt("reboot", true, Change::Reboot { timeout_secs: 60 })));
             tries
         }
+        PrivilegedVerb::SetNetwork => {
+            vec![first_config_attempt(kind, &[("bridge", "vmbr0"), ("vlan", "30"), ("addresses", "10.0.0.7/24")])]
+        }
+        PrivilegedVerb::SetCloudInit if kind == GuestKind::Lxc => vec![],
+        PrivilegedVerb::SetCloudInit => vec![first_config_attempt(kind, &[("ci-user", "debian"), ("dns", "10.0.0.53")])],
         PrivilegedVerb::Snapshot => snapshot_attempts(kind),
         PrivilegedVerb::Rollback => {
             let (parent, snapshot) = (None, existing_snapshot());
@@ -78,6 +84,16 @@ fn attempts_of_verb(verb: PrivilegedVerb, kind: GuestKind) -> Vec<VerbAttempt> {
         | PrivilegedVerb::SetStartup
         | PrivilegedVerb::SetBoot => field_attempts(verb, kind),
     }
+}
+
+/// The first config write of a new guest, with these parameters of its request.
+fn first_config_attempt(kind: GuestKind, parameters: &[(&str, &str)]) -> VerbAttempt {
+    let environment = EnvironmentName::new("lab").expect("a name");
+    let all = [("newid", "300"), ("name", "copy")].into_iter().chain(parameters.iter().copied());
+    let request = ActionRequest::parse(environment, "vm.clone", ActionTarget { kind, vmid: guest_path(kind).vmid }, all);
+    let request = request.unwrap_or_else(|faults| panic!("{faults:?}"));
+    let RequestedAction::Clone(clone) = request.action() else { panic!("it is a clone") };
+    fixed_attempt("first config", false, Change::Provision(Box::new(clone.provisioning.clone())))
 }
 
 /// The snapshot of the guests in [`WORLD`], which has no time.

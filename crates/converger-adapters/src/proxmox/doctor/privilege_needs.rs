@@ -24,6 +24,10 @@ pub enum PrivilegedVerb {
     SetOptions,
     SetStartup,
     SetBoot,
+    /// Network devices and addresses of a new guest; for containers also DNS.
+    SetNetwork,
+    /// Cloud-init and DNS of a new virtual machine.
+    SetCloudInit,
     /// Create and delete snapshots.
     Snapshot,
     Rollback,
@@ -34,7 +38,7 @@ pub enum PrivilegedVerb {
 
 impl PrivilegedVerb {
     /// All verbs.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Read,
         Self::Start,
         Self::Stop,
@@ -43,6 +47,8 @@ impl PrivilegedVerb {
         Self::SetOptions,
         Self::SetStartup,
         Self::SetBoot,
+        Self::SetNetwork,
+        Self::SetCloudInit,
         Self::Snapshot,
         Self::Rollback,
         Self::Clone,
@@ -62,6 +68,8 @@ impl PrivilegedVerb {
             Self::SetOptions => "may-set-options",
             Self::SetStartup => "may-set-startup",
             Self::SetBoot => "may-set-boot",
+            Self::SetNetwork => "may-set-network",
+            Self::SetCloudInit => "may-set-cloud-init",
             Self::Snapshot => "may-snapshot",
             Self::Rollback => "may-rollback",
             Self::Clone => "may-clone",
@@ -82,6 +90,8 @@ impl PrivilegedVerb {
             Self::SetOptions => "set description, tags, onboot and agent",
             Self::SetStartup => "set startup",
             Self::SetBoot => "set boot",
+            Self::SetNetwork => "set the network of new guests",
+            Self::SetCloudInit => "set cloud-init of new virtual machines",
             Self::Snapshot => "create and delete snapshots",
             Self::Rollback => "roll back to a snapshot",
             Self::Clone => "clone",
@@ -108,6 +118,7 @@ impl PrivilegedVerb {
         match self {
             Self::Read | Self::Start | Self::Stop => true,
             Self::SetCpu | Self::SetMemory | Self::SetOptions | Self::SetStartup | Self::SetBoot => true,
+            Self::SetNetwork | Self::SetCloudInit => false,
             Self::Snapshot | Self::Rollback | Self::Clone | Self::Migrate | Self::Grow => false,
         }
     }
@@ -229,7 +240,7 @@ const fn privilege_need(verb: PrivilegedVerb, on: PrivilegePath, any_of: &'stati
 }
 
 /// The table.
-pub static NEEDS: [PrivilegeNeed; 19] = [
+pub static NEEDS: [PrivilegeNeed; 22] = [
     privilege_need(PrivilegedVerb::Read, PrivilegePath::Root, &["Sys.Audit"], "ConvergerRead"),
     privilege_need(PrivilegedVerb::Read, PrivilegePath::Guest, &["VM.Audit"], "ConvergerRead"),
     privilege_need(PrivilegedVerb::Start, PrivilegePath::Guest, &["VM.PowerMgmt"], "ConvergerPower"),
@@ -246,6 +257,12 @@ pub static NEEDS: [PrivilegeNeed; 19] = [
     PrivilegeNeed {
         kind: Some(GuestKind::Qemu),
         ..privilege_need(PrivilegedVerb::SetBoot, PrivilegePath::Guest, &["VM.Config.Disk"], "ConvergerBoot")
+    },
+    privilege_need(PrivilegedVerb::SetNetwork, PrivilegePath::Guest, &["VM.Config.Network"], "ConvergerNetwork"),
+    PrivilegeNeed { since: 8, ..privilege_need(PrivilegedVerb::SetNetwork, PrivilegePath::Bridge, &["SDN.Use"], "ConvergerNetwork") },
+    PrivilegeNeed {
+        kind: Some(GuestKind::Qemu),
+        ..privilege_need(PrivilegedVerb::SetCloudInit, PrivilegePath::Guest, &["VM.Config.Cloudinit"], "ConvergerCloudInit")
     },
     privilege_need(PrivilegedVerb::Snapshot, PrivilegePath::Guest, &["VM.Snapshot"], "ConvergerSnapshot"),
     privilege_need(PrivilegedVerb::Rollback, PrivilegePath::Guest, &["VM.Snapshot.Rollback", "VM.Snapshot"], "ConvergerRollback"),
