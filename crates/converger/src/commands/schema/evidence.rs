@@ -102,8 +102,8 @@ pub(super) fn verify_report() -> Json {
 /// An admission: the decision before a plan is applied.
 fn admission() -> Json {
     let approval = object(
-        &["by", "how", "names", "plan"],
-        json!({ "by": text(), "how": enumeration(&["digest", "typed"]), "names": list(text()), "plan": digest() }),
+        &["by", "how", "names", "proposal"],
+        json!({ "by": text(), "how": enumeration(&["digest", "signed", "typed"]), "names": list(text()), "proposal": digest() }),
     );
     object(
         &["answer", "approvals", "bundle", "entry"],
