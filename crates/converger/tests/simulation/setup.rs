@@ -16,6 +16,7 @@ use converger_lab::{AclSpec, Flavour, GuestSpec, HaSpec, LabGuestKind, NodeSpec,
 use serde_json::{Map, Value as Json, json};
 
 use super::requests::{self, NEW_ID, RequestJob, SimulatedRequest};
+use super::simulation::{DECLARED_ONLY_SEEDS, SCHEDULES_PER_WORLD};
 
 /// Our token.
 pub(crate) const TOKEN: &str = "root@pam!bot";
@@ -67,8 +68,22 @@ impl SimulationSetup {
     }
 }
 
+/// Whether requested actions are drawn beside the declared state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequestedWork {
+    Drawn,
+    None,
+}
+
+impl RequestedWork {
+    /// What the seeds of a world have.
+    pub(crate) fn of_world(world: u64) -> Self {
+        if world < DECLARED_ONLY_SEEDS / SCHEDULES_PER_WORLD { Self::Drawn } else { Self::None }
+    }
+}
+
 /// Draws a setup.
-pub(crate) fn draw_setup(rng: &mut Rng) -> SimulationSetup {
+pub(crate) fn draw_setup(rng: &mut Rng, requested: RequestedWork) -> SimulationSetup {
     let nodes = *rng.pick(&[1_u32, 1, 2, 3, 3]).unwrap_or(&1);
     let guests = draw_guest_count(rng);
     let is_granted = rng.one_in(5);
@@ -93,7 +108,8 @@ pub(crate) fn draw_setup(rng: &mut Rng) -> SimulationSetup {
         wanted.insert(vmid, own);
         wishes.push(json);
     }
-    let (requests, jobs) = if rng.one_in(2) { requests::draw_requests(rng, &mut spec) } else { Default::default() };
+    let is_drawn = requested == RequestedWork::Drawn && rng.one_in(2);
+    let (requests, jobs) = if is_drawn { requests::draw_requests(rng, &mut spec) } else { Default::default() };
     SimulationSetup {
         spec,
         requests,

@@ -36,6 +36,8 @@ pub(crate) use planted_bugs::PlantedBug;
 #[cfg(test)]
 pub(crate) use saga::detects_wrong_inverses;
 pub(crate) use saga::{SAGAS, UNPLAYED_WRITES, run_sagas};
+#[allow(unused_imports, reason = "the example that plays schedules uses it")]
+pub(crate) use simulation::DECLARED_ONLY_SEEDS;
 pub(crate) use simulation::SimulationResult;
 use simulation::{AUDIT_INTERVAL, simulate};
 pub(crate) use stage::{CHANGE_STATES, ENDS};

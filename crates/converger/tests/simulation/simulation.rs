@@ -34,7 +34,7 @@ use super::ledger_agreement;
 use super::oracle::{Oracle, RefusalGrounds, RuleViolation, truth, waits_for_reading};
 use super::planted_bugs::{self, PlantedBug};
 use super::process::{ProcessDied, SimulatedProcess};
-use super::setup::{self, SimulationSetup};
+use super::setup::{self, RequestedWork, SimulationSetup};
 use super::stage::SimulationStage;
 use super::trace::SimulationTrace;
 use intention::IntendedRuns;
@@ -53,6 +53,9 @@ const LATE_ARRIVAL_MS: u64 = 150_000;
 
 /// Number of schedules per world, each with its own faults.
 pub(crate) const SCHEDULES_PER_WORLD: u64 = 16;
+
+/// Seeds from here on have no requested actions, only the declared state.
+pub(crate) const DECLARED_ONLY_SEEDS: u64 = 1 << 40;
 
 /// One in this many schedules is audited: it has a ledger, which is replayed, and all requests and responses are checked against the API
 /// table. In one world that is its first schedule, in the next but one its second, and so on.
@@ -264,7 +267,7 @@ impl Simulation {
     /// The first moment of a world, without faults yet.
     fn start(world: u64, trace: SimulationTrace, bug: Option<PlantedBug>) -> Self {
         // Not the numbers from which any schedule draws its faults.
-        let simulation_setup = setup::draw_setup(&mut Rng::new(!world));
+        let simulation_setup = setup::draw_setup(&mut Rng::new(!world), RequestedWork::of_world(world));
         let stage = SimulationStage::new(&simulation_setup.spec, Vec::new(), trace);
         Self::new(simulation_setup, stage, Rng::new(0), bug)
     }
