@@ -25,7 +25,7 @@ const LAB_SPEED: &str = "20";
 /// The idempotency key of the victim's request.
 const VICTIM_KEY: &str = "first";
 /// What an apply prints first once it has recovered everything in flight; one whose request was executed before reads nothing more.
-const READY_TEXTS: [&str; 3] = [" in scope", "Recovered from an earlier run", "executed this request before with the same key"];
+const READY_TEXTS: [&str; 3] = [" in scope", "Recovered from an earlier run", "more: converger ops show"];
 /// The database file in a state directory.
 const STORE_FILE: &str = "converger.db";
 /// A victim that takes longer is killed, because it may look for a lost response for a minute.
