@@ -143,6 +143,8 @@ impl CrashSandbox {
             }
             outputs.push(played.output);
             last = (requested_steps(&lab)?.split_off(before), played.code);
+            // First: an operation whose request never arrived is no end of its request.
+            self.resolve_held(&lab)?;
             // A request that is done cannot be made again: its objects exist.
             if let Some(code) = self.settled_request_code(actor)? {
                 last = (Vec::new(), Some(code));
@@ -151,7 +153,6 @@ impl CrashSandbox {
             if last == (Vec::new(), Some(0)) {
                 break;
             }
-            self.resolve_held(&lab)?;
         }
         Ok(PointOutcome::Hit(Box::new(CrashEvidence {
             planned: planned_steps(actor),
