@@ -218,7 +218,7 @@ fn snapshot_promise_is_judged_by_the_list() {
     assert!(is_kept(&judge_deleted("")));
     assert!(is_not_kept(&judge_deleted(r#"{"name":"s1","snaptime":5},"#)));
     assert!(is_not_kept(&judge_deleted(r#"{"name":"s1","snaptime":5,"snapstate":"delete"},"#)));
-    assert!(is_kept(&judge_deleted(r#"{"name":"s1","snaptime":9},"#)), "somebody made another one with the same name");
+    assert!(is_kept(&judge_deleted(r#"{"name":"s1","snaptime":9},"#)), "another snapshot has the same name");
     assert!(is_not_kept(&judge_deleted(r#"{"name":"s1","snaptime":9,"snapstate":"prepare"},"#)), "an unfinished one proves nothing");
     let unread = snapshot_reading("", "").snapshots(raw_response(596, ""));
     assert!(is_unclear(&judge(Change::SnapshotDelete(Box::new(existing_snapshot(false))), &unread)), "a list that was not read");
@@ -392,7 +392,7 @@ fn grow_promise_is_judged_by_the_size_of_the_same_volume() {
         judge(growth_change(), &Readings::new().config(config))
     };
     assert!(is_kept(&judge_disk("dir1:100/vm-100-disk-0.qcow2,size=32G")));
-    assert!(is_kept(&judge_disk("dir1:100/vm-100-disk-0.qcow2,size=1T")), "somebody made it even larger");
+    assert!(is_kept(&judge_disk("dir1:100/vm-100-disk-0.qcow2,size=1T")), "another user made it even larger");
     assert!(is_not_kept(&judge_disk("dir1:100/vm-100-disk-0.qcow2,size=31G")));
     assert!(is_not_kept(&judge_disk("dir1:100/vm-100-disk-1.qcow2,size=32G")), "another volume under the same key");
     assert!(is_unclear(&judge_disk("dir1:100/vm-100-disk-0.qcow2")), "its size is not known");

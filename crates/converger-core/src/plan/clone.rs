@@ -66,7 +66,7 @@ fn continue_birth(
     }
     let mut changes = Vec::new();
     if !birth.provisioned && !request.provisioning.is_empty() {
-        // Started by somebody else, it would get most of its configuration only at its next start.
+        // If another user started it, it would get most of its configuration only at its next start.
         if state == RunState::Running {
             return Verdict::Refused(vec![Refusal::run_state_unsuitable(RunState::Stopped, state)]);
         }

@@ -191,7 +191,7 @@ fn later_steps_of_a_new_guest_take_its_birth_marks_from_the_clone() {
     assert_eq!(intent.step.change.word(), "provision");
 }
 
-/// An id that somebody else has taken meanwhile, or a clone without marks, gets no further change.
+/// An id that another user has taken in the meantime, or a clone without marks, gets no further change.
 #[test]
 fn g13_a_later_step_without_birth_marks_sends_nothing() {
     let (mut operation, context) = provisioning_steps().swap_remove(1);

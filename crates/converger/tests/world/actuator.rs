@@ -388,7 +388,7 @@ fn refused_migration_is_not_kept() {
     }
 }
 
-/// A guest that somebody moved is read on its new node, and its old node's word for it proves nothing.
+/// A guest that was moved is read on its new node; what its old node says proves nothing.
 #[test]
 fn g2_migrated_guest_is_followed_and_not_taken_for_gone() {
     for (flavour, kind) in every_release_and_kind() {

@@ -71,7 +71,7 @@ impl Oracle {
         self.require(was_requested || !is_made, "S22", || format!("{NEW_ID} was made, and nobody has requested it"));
     }
 
-    /// No disk is larger than somebody asked for.
+    /// No disk is larger than requested.
     fn check_disk_sizes(&mut self, world: &World, setup: &SimulationSetup, struck: &BTreeSet<FaultKind>) {
         for vmid in setup.guest_ids() {
             let is_requested = self.requests.values().any(|request| request.vmid == vmid && request.verb == "resize");
