@@ -18,7 +18,7 @@ use crate::artifact::{Digest, Provenance, proposal_digest, write_body};
 use crate::desired::DesiredGuest;
 use crate::guest::{RunState, Vmid};
 use crate::intent::Intent;
-use crate::plan::{Plan, Step};
+use crate::plan::{Plan, Step, Verdict};
 use crate::refusal::Refusal;
 use crate::safety::{JudgedVerdict, SafePlan};
 use crate::timestamp;
@@ -122,7 +122,8 @@ impl NeededApproval {
     /// What this step needs.
     #[must_use]
     pub fn of_step(step: &Step) -> Self {
-        Self::of(step.change.action(), step.class(), step.impact())
+        let floor = if step.makes_declared_guest() { Self::TypedName } else { Self::Confirmation };
+        Self::of(step.change.action(), step.class(), step.impact()).max(floor)
     }
 
     /// Its word in artifacts.
@@ -322,7 +323,11 @@ fn check_approval(safe: &SafePlan, admission: &Admission, proposal: Digest) -> R
         Confirmation::Declined { .. } => missing("a yes from the person who was asked", changed),
         Confirmation::Typed { by, names } => {
             let unnamed = guests_not_named(safe, names);
-            if unnamed.is_empty() { Ok((by.clone(), "typed")) } else { missing("the typed name of each guest that goes down", unnamed) }
+            if unnamed.is_empty() {
+                Ok((by.clone(), "typed"))
+            } else {
+                missing("the typed name of each guest that goes down or is made", unnamed)
+            }
         }
         Confirmation::Signed(approval) if approval.proposal() == proposal => Ok((approval.by().into(), "signed")),
         Confirmation::Signed(_) => missing("a signed approval of this proposal", changed),
@@ -336,14 +341,14 @@ fn check_approval(safe: &SafePlan, admission: &Admission, proposal: Digest) -> R
     }
 }
 
-/// The guests that go down and were not named. Names are not unique, so each typed name counts for one guest.
+/// The guests whose name must be typed and was not. Names are not unique, so each typed name counts for one guest.
 fn guests_not_named(safe: &SafePlan, names: &[Box<str>]) -> Vec<Vmid> {
     let mut left: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
     let mut is_named = |guest: &DesiredGuest| {
         let at = safe.plan().name_of(guest).and_then(|name| left.iter().position(|typed| *typed == name));
         at.map(|at| left.swap_remove(at)).is_some()
     };
-    guests_to_stop(safe).filter(|guest| !is_named(guest)).map(|guest| guest.vmid).collect()
+    guests_to_name(safe).filter(|guest| !is_named(guest)).map(|guest| guest.vmid).collect()
 }
 
 /// Whether a step needs a signed approval.
@@ -356,9 +361,10 @@ fn guests_to_sign(safe: &SafePlan) -> Vec<Vmid> {
     ids_with_step(safe, |step| NeededApproval::of_step(step) == NeededApproval::Signed)
 }
 
-/// The guests that are stopped or lose data. The person who confirms the plan must type the name of each.
-pub fn guests_to_stop(safe: &SafePlan) -> impl Iterator<Item = &DesiredGuest> {
-    guests_with_step(safe, |step| step.impact() >= Impact::Stop)
+/// The guests that are stopped, lose data, or are made because they are declared. The person who confirms the plan must type the name of
+/// each. A new store does not know which guests were made before and are lost, so a person says that each of them is new.
+pub fn guests_to_name(safe: &SafePlan) -> impl Iterator<Item = &DesiredGuest> {
+    guests_with_step(safe, |step| step.impact() >= Impact::Stop || step.makes_declared_guest())
 }
 
 fn ids_with_step(safe: &SafePlan, is_meant: impl Fn(&Step) -> bool) -> Vec<Vmid> {
@@ -462,11 +468,20 @@ fn dependency_checks(plan: &Plan, guest: &DesiredGuest, change: &Change, ends: O
         }
         None => return Vec::new(),
     };
-    let placed = others.into_iter().filter_map(|vmid| {
-        let row = plan.observation().find(vmid)?;
-        Some(GuestAddress { node: plan.observation().node_of(row)?.name.clone(), kind: row.kind, vmid })
-    });
-    placed.map(|address| DependencyCheck { address, state }).collect()
+    others.into_iter().filter_map(|vmid| find_address(plan, vmid)).map(|address| DependencyCheck { address, state }).collect()
+}
+
+/// Where a declared guest is, or where the plan makes it.
+fn find_address(plan: &Plan, vmid: Vmid) -> Option<GuestAddress> {
+    if let Some(row) = plan.observation().find(vmid) {
+        return Some(GuestAddress { node: plan.observation().node_of(row)?.name.clone(), kind: row.kind, vmid });
+    }
+    let (_, verdict) = plan.guests().find(|(guest, _)| guest.vmid == vmid)?;
+    let Verdict::Steps(steps) = verdict else { return None };
+    steps.iter().find_map(|step| match &step.change {
+        Change::Clone(clone) => Some(GuestAddress { node: clone.node.clone(), kind: clone.source.kind, vmid }),
+        _ => None,
+    })
 }
 
 #[cfg(test)]

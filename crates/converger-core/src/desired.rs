@@ -9,11 +9,12 @@ mod config;
 mod edit;
 mod layout;
 mod order;
+mod origin;
 mod parse;
 mod selection;
 mod settings;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::ser::{SerializeMap, SerializeStruct};
 use serde::{Serialize, Serializer};
@@ -22,6 +23,8 @@ use crate::document::{Diagnostics, Notation};
 use crate::guest::{EnvironmentName, GuestIdentity, GuestKind, GuestName, RunState, Vmid};
 use crate::normalize::{Field, FieldValue};
 
+pub use origin::GuestOrigin;
+use origin::OriginRow;
 pub use selection::{GuestSelection, VmidRange};
 pub(crate) use settings::{parse_normal_settings, parse_settings};
 
@@ -63,6 +66,8 @@ pub struct DesiredGuest {
     pub stop_timeout_secs: u32,
     /// Its birth marks.
     pub identity: Option<Box<GuestIdentity>>,
+    /// How it is made if it was never made.
+    pub from: Option<Box<GuestOrigin>>,
 }
 
 /// One managed config key.
@@ -252,6 +257,12 @@ impl Desired {
         Scope { ids: self.guests.iter().map(|guest| guest.vmid).collect(), unselected: self.unselected.clone() }
     }
 
+    /// The templates that guests are declared to be made from, each once.
+    pub fn templates(&self) -> impl Iterator<Item = Vmid> {
+        let templates: BTreeSet<Vmid> = self.guests.iter().filter_map(|guest| guest.from.as_ref()).map(|from| from.template).collect();
+        templates.into_iter()
+    }
+
     /// Whether any guest names others in `after`.
     #[must_use]
     pub fn has_dependencies(&self) -> bool {
@@ -285,6 +296,9 @@ impl Serialize for DesiredGuest {
         }
         if !self.config.is_empty() {
             map.serialize_entry("config", &SettingsRow(&self.config))?;
+        }
+        if let Some(row) = OriginRow::of(self) {
+            map.serialize_entry("from", &row)?;
         }
         if let Some(identity) = &self.identity {
             map.serialize_entry("identity", identity)?;

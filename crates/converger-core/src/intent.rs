@@ -21,6 +21,7 @@ use crate::guest::{DiskKey, DiskSize, EnvironmentName, GuestKind, GuestName, Nod
 use crate::observe::ReadSet;
 
 pub use parameter::{ACTIONS, ActionParameter, ActionSpec, find_action};
+pub(crate) use parse::parse_clone;
 pub use parse::{ParameterFault, unknown_action};
 
 /// Schema id of a stored request.
@@ -220,7 +221,7 @@ impl Intent {
     pub fn scope(&self) -> Scope {
         let scope = self.guests().scope();
         match self {
-            Self::Desired(_) => scope,
+            Self::Desired(desired) => desired.templates().fold(scope, |scope, template| scope.with_ids([template])),
             Self::Request(request) => scope.with_ids([request.target.vmid]),
         }
     }
@@ -229,7 +230,7 @@ impl Intent {
     #[must_use]
     pub fn read_set(&self) -> ReadSet {
         match self {
-            Self::Desired(desired) => ReadSet::for_desired(desired),
+            Self::Desired(desired) => needs::declared_read_set(desired),
             Self::Request(request) => needs::read_set(request),
         }
     }
@@ -366,22 +367,29 @@ fn parameter_texts(action: &RequestedAction) -> Vec<(&'static str, String)> {
         .flatten()
         .collect(),
         RequestedAction::Clone(clone) => {
-            let CloneRequest { vmid, name, disks, node, storage, pool, provisioning, disk, disk_size, start } = &**clone;
             let own = [
-                entry("disk", disk.as_ref(), |disk| disk.as_str().to_owned()),
-                entry("disk-size", disk_size.as_ref(), ToString::to_string),
-                entry("disks", disks.as_ref(), |disks| disks.word().to_owned()),
-                Some(("name", name.as_str().to_owned())),
-                Some(("newid", vmid.to_string())),
-                entry("node", node.as_ref(), |node| node.as_str().to_owned()),
-                entry("password", provisioning.password.as_ref(), ToString::to_string),
-                entry("pool", pool.as_ref(), |pool| pool.to_string()),
-                start.then(|| ("start", "true".to_owned())),
-                entry("storage", storage.as_ref(), |storage| storage.as_str().to_owned()),
+                Some(("name", clone.name.as_str().to_owned())),
+                Some(("newid", clone.vmid.to_string())),
+                clone.start.then(|| ("start", "true".to_owned())),
             ];
-            own.into_iter().flatten().chain(provisioning.attributes.entries()).collect()
+            own.into_iter().flatten().chain(origin_texts(clone)).collect()
         }
     }
+}
+
+/// The parameters of a clone that desired.yaml writes below `from`, in no order.
+pub(crate) fn origin_texts(clone: &CloneRequest) -> impl Iterator<Item = (&'static str, String)> + use<> {
+    let CloneRequest { disks, node, storage, pool, provisioning, disk, disk_size, .. } = clone;
+    let own = [
+        disk.as_ref().map(|disk| ("disk", disk.as_str().to_owned())),
+        disk_size.as_ref().map(|size| ("disk-size", size.to_string())),
+        disks.as_ref().map(|disks| ("disks", disks.word().to_owned())),
+        node.as_ref().map(|node| ("node", node.as_str().to_owned())),
+        provisioning.password.as_ref().map(|password| ("password", password.to_string())),
+        pool.as_ref().map(|pool| ("pool", pool.to_string())),
+        storage.as_ref().map(|storage| ("storage", storage.as_str().to_owned())),
+    ];
+    own.into_iter().flatten().chain(provisioning.attributes.entries())
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub use hardware::{GuestDisk, GuestHardware, GuestVolume};
 pub use node::{NodeCapacity, ObservedNode, ObservedStorage};
 pub use note::Note;
 pub(crate) use parse::{read_ha, read_or_null, read_text, read_untyped_value as read_value, read_words};
-pub use read_set::{CapacityOf, ExtraReads, GuestNeed, IntentNeeds, NodeReads, ReadDetail, ReadSet};
+pub use read_set::{BirthNeed, BirthNeeds, CapacityOf, ExtraReads, GuestNeed, IntentNeeds, NodeReads, ReadDetail, ReadSet};
 pub use snapshots::{GuestSnapshot, SnapshotTree};
 pub use unlisted::UnlistedGuest;
 pub use write::PlanView;

@@ -5,6 +5,7 @@
 //!
 //! Must not depend on limits, time, freezes or holds (`safety`), or on how steps are executed.
 
+mod birth;
 mod clone;
 mod config;
 mod dependency;
@@ -100,6 +101,8 @@ pub enum StepReason {
     RestartForConfig(Box<[RestartField]>),
     /// It was requested.
     Requested,
+    /// The guest is declared with `from` and was never made, or not completely.
+    MadeFromTemplate,
 }
 
 /// A field that takes effect at a restart.
@@ -124,10 +127,17 @@ impl Step {
         classify::risk(&self.change)
     }
 
-    /// Its class.
+    /// Its class. A declared state never makes a guest by itself: a person confirms that.
     #[must_use]
     pub fn class(&self) -> ChangeClass {
-        classify::class(&self.change)
+        let floor = if self.makes_declared_guest() { ChangeClass::Disruptive } else { ChangeClass::Benign };
+        classify::class(&self.change).max(floor)
+    }
+
+    /// Whether it makes a guest because desired.yaml declares it with `from`.
+    #[must_use]
+    pub fn makes_declared_guest(&self) -> bool {
+        self.reason == StepReason::MadeFromTemplate && matches!(self.change, Change::Clone(_))
     }
 
     /// Whether it takes the guest down, even if only for a moment.
@@ -150,6 +160,10 @@ impl Step {
                 format!("a restart lets {} take effect, and `restart: when-needed` allows it", field_names.join(", "))
             }
             StepReason::Requested => "requested".into(),
+            StepReason::MadeFromTemplate => match self.change {
+                Change::Clone(_) => "declared with `from`, and never made".into(),
+                _ => "declared, for a guest that is made from a template".into(),
+            },
         }
     }
 }
@@ -164,7 +178,9 @@ pub fn plan(intent: impl Into<Intent>, observation: Arc<Scoped>, rules: Arc<Rule
     let mut verdicts = Vec::with_capacity(desired.guests().len());
     for (guest, listed) in join_rows(desired, &observation) {
         let local = match &intent {
-            Intent::Desired(_) => guest::verdict(guest, listed, &observation, &rules),
+            Intent::Desired(_) => {
+                birth::verdict(guest, listed, &observation, &rules).unwrap_or_else(|| guest::verdict(guest, listed, &observation, &rules))
+            }
             Intent::Request(request) => request::verdict(request, guest, listed, &observation, &rules),
         };
         verdicts.push(if refusals.is_empty() { local } else { guest::add_refusals(local, &refusals) });
@@ -176,8 +192,10 @@ pub fn plan(intent: impl Into<Intent>, observation: Arc<Scoped>, rules: Arc<Rule
 /// Removes guests that the intent does not name (G8). In a run there are none, and the observation is returned unchanged.
 fn restrict_to_scope(intent: &Intent, observation: Arc<Scoped>) -> Arc<Scoped> {
     let is_in_scope = match intent {
-        Intent::Desired(desired) => join_rows(desired, &observation).filter(|(_, row)| row.is_some()).count() == observation.guests.len(),
-        Intent::Request(_) => {
+        Intent::Desired(desired) if desired.templates().next().is_none() => {
+            join_rows(desired, &observation).filter(|(_, row)| row.is_some()).count() == observation.guests.len()
+        }
+        Intent::Desired(_) | Intent::Request(_) => {
             let scope = intent.scope();
             observation.guests.iter().all(|row| scope.contains(row.vmid))
         }
@@ -283,5 +301,7 @@ impl Plan {
     }
 }
 
+#[cfg(test)]
+mod birth_tests;
 #[cfg(test)]
 mod request_tests;

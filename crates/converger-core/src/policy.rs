@@ -49,12 +49,17 @@ pub struct OwnWrite {
 /// A guest that this program made as a clone, according to its journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Birth {
-    /// The birth marks that it had when the clone was verified.
-    pub identity: GuestIdentity,
+    /// Whether the disk that was to grow is recorded as grown.
+    #[serde(skip_serializing_if = "Clone::clone")]
+    pub grown: bool,
+    /// The birth marks that it had when the clone was verified; `None` if a person said that it was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub identity: Option<GuestIdentity>,
     /// Whether everything that it was to get at first is recorded as written.
     pub provisioned: bool,
-    /// The request that it was made for.
-    pub request: Digest,
+    /// The request that it was made for; `None` for a declared state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request: Option<Digest>,
     /// The guest.
     pub vmid: Vmid,
 }
@@ -262,9 +267,15 @@ impl Rules {
     /// The birth of an observed guest, if this program made it and it still has its birth marks.
     #[must_use]
     pub fn birth_of(&self, row: &ObservedGuest) -> Option<&Birth> {
-        let index = self.births.binary_search_by_key(&row.vmid, |birth| birth.vmid).ok()?;
         let Reading::Read(identity) = &row.identity else { return None };
-        self.births.get(index).filter(|birth| birth.identity == **identity)
+        self.last_birth(row.vmid).filter(|birth| birth.identity.as_ref() == Some(&**identity))
+    }
+
+    /// The last guest that this program made under an id, whatever is there now.
+    #[must_use]
+    pub fn last_birth(&self, vmid: Vmid) -> Option<&Birth> {
+        let index = self.births.binary_search_by_key(&vmid, |birth| birth.vmid).ok()?;
+        self.births.get(index)
     }
 
     /// Pending changes that this program wrote itself.

@@ -79,6 +79,9 @@ pub enum RefusalCode {
     ProtectionCopied,
     KeyReused,
     ProvisioningUnfinished,
+    TemplateUnpinned,
+    TemplateMismatch,
+    TemplateUnusable,
 }
 
 /// The stage that refuses.

@@ -147,7 +147,10 @@ pub fn refusal_status(code: Refusal) -> EndStatus {
         | Refusal::NodeMemory
         | Refusal::StorageFull
         | Refusal::IdTaken
-        | Refusal::ProvisioningUnfinished => 409,
+        | Refusal::ProvisioningUnfinished
+        | Refusal::TemplateUnpinned
+        | Refusal::TemplateMismatch
+        | Refusal::TemplateUnusable => 409,
     };
     EndStatus { exit: REFUSED, http }
 }

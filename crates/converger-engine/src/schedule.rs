@@ -87,7 +87,7 @@ impl ScheduleItem {
             node: operation.sending_address().node,
             after: operation.step.wait.clone(),
             is_power: operation.step.change.resulting_state().is_some(),
-            is_convergent: operation.source == OperationSource::Convergent,
+            is_convergent: operation.source == OperationSource::Convergent && operation.step.reason != StepReason::MadeFromTemplate,
             completes_restart: completes_restart(operation),
             is_recovered: false,
             on_failure,

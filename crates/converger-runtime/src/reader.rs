@@ -289,13 +289,16 @@ impl EnvironmentReader {
 }
 
 /// Guests whose plan depends on what the journal has about them: those with undeclared pending changes, which this program may have made,
-/// and those that would be started, which it may have cloned and not provisioned yet. The new guest of a clone is among them.
+/// those that would be started, which it may have
+/// cloned and not provisioned yet, and those that it makes: the new guest of a clone, and guests that are declared with `from`.
 pub(crate) fn find_remembered_guests(intent: &Intent, observation: &Scoped) -> Vec<Vmid> {
     let desired = intent.guests();
     let mut found = find_undeclared_pending(desired, observation);
     let is_stopped = |vmid| observation.find(vmid).is_some_and(|row| row.status == ObservedStatus::Known(RunState::Stopped));
     let is_started = |guest: &&DesiredGuest| guest.state == Some(RunState::Running) && is_stopped(guest.vmid);
     found.extend(desired.guests().iter().filter(is_started).map(|guest| guest.vmid));
+    let is_made = |guest: &&DesiredGuest| guest.from.is_some();
+    found.extend(desired.guests().iter().filter(is_made).map(|guest| guest.vmid));
     if intent.request().is_some_and(|request| matches!(request.action(), RequestedAction::Clone(_))) {
         found.extend(desired.guests().iter().map(|guest| guest.vmid));
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use converger_core::apply::{IdempotencyKey, OperationEnd, OperationId};
 use converger_core::approve::{
-    Admission, Admitted, ApprovalMode, ApprovedPlan, Confirmation, RefusedGuestPolicy, admit, guests_to_stop, needs_signature, objections,
+    Admission, Admitted, ApprovalMode, ApprovedPlan, Confirmation, RefusedGuestPolicy, admit, guests_to_name, needs_signature, objections,
 };
 use converger_core::artifact::GuestOmission;
 use converger_core::failure::FailureCode;
@@ -82,16 +82,16 @@ pub enum Question {
     Signature,
     /// The caller confirms it.
     Confirm {
-        /// Guests that the plan stops; the caller types the name of each.
-        going_down: Vec<GoingDown>,
+        /// Guests that the plan stops or makes; the caller types the name of each.
+        to_name: Vec<NamedGuest>,
         /// Refused guests that are left out.
         left_out: Vec<Vmid>,
     },
 }
 
-/// A guest that the plan stops.
+/// A guest whose name the caller types.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GoingDown {
+pub struct NamedGuest {
     /// The guest.
     pub vmid: Vmid,
     /// Its name, which the caller types.
@@ -172,8 +172,9 @@ impl Run {
         if needs_signature(safe) {
             return Question::Signature;
         }
-        let named = |guest: &converger_core::desired::DesiredGuest| Some(GoingDown { vmid: guest.vmid, name: plan.name_of(guest)?.into() });
-        Question::Confirm { going_down: guests_to_stop(safe).filter_map(named).collect(), left_out: self.refused_guests() }
+        let named =
+            |guest: &converger_core::desired::DesiredGuest| Some(NamedGuest { vmid: guest.vmid, name: plan.name_of(guest)?.into() });
+        Question::Confirm { to_name: guests_to_name(safe).filter_map(named).collect(), left_out: self.refused_guests() }
     }
 
     fn admission(&self, confirmation: Confirmation) -> Admission {

@@ -19,7 +19,7 @@ struct FaultySource<'t> {
 
 /// All faults of a declared state or an artifact, ready to be written to a terminal or a pipe (styles are stripped there).
 pub(crate) fn render_diagnostics(name: &str, bytes: &[u8], diagnostics: &Diagnostics) -> String {
-    let text = replace_hidden(&String::from_utf8_lossy(bytes));
+    let text = mask_passwords(&replace_hidden(&String::from_utf8_lossy(bytes)));
     FaultySource { name, text: &text, code: FailureCode::InputInvalid, is_foreign: !has_known_key(&text) }.render(diagnostics)
 }
 
@@ -94,6 +94,64 @@ fn replace_hidden(text: &str) -> String {
         _ => '𐄂',
     };
     text.chars().map(|character| if is_hidden(character) { placeholder(character) } else { character }).collect()
+}
+
+/// Replaces the value of each key `password` by asterisks of the same width in bytes. It should be a reference, but a person may have written
+/// the password itself, which is the fault that is shown.
+fn mask_passwords(text: &str) -> String {
+    let mut masked = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("password") {
+        let (before, found) = rest.split_at(at);
+        let after_key = &found["password".len()..];
+        let after_quote = after_key.trim_start_matches(['"', '\'']);
+        let Some(value) = after_quote.trim_start_matches([' ', '\t']).strip_prefix(':') else {
+            let end = found.len() - after_key.len();
+            masked.push_str(before);
+            masked.push_str(&found[..end]);
+            rest = after_key;
+            continue;
+        };
+        masked.push_str(before);
+        masked.push_str(&found[..found.len() - value.len()]);
+        let indent = before.len() - before.rfind('\n').map_or(0, |newline| newline + 1);
+        let (hidden, left) = value.split_at(value_length(value, indent));
+        masked.extend(hidden.chars().flat_map(|own| {
+            let (shown, width) = if own.is_whitespace() { (own, 1) } else { ('*', own.len_utf8()) };
+            std::iter::repeat_n(shown, width)
+        }));
+        rest = left;
+    }
+    masked.push_str(rest);
+    masked
+}
+
+/// How many bytes belong to a value that begins here: a quoted text, or the rest of the line and each line that is indented more.
+fn value_length(value: &str, indent: usize) -> usize {
+    let start = value.len() - value.trim_start_matches([' ', '\t']).len();
+    if let Some(quote @ ('"' | '\'')) = value[start..].chars().next() {
+        let body = &value[start + 1..];
+        let mut at = 0;
+        while let Some(own) = body[at..].chars().next() {
+            let escape = if quote == '"' { "\\" } else { "''" };
+            let is_escape = body[at..].starts_with(escape);
+            if own == quote && !is_escape {
+                return start + 1 + at + 1;
+            }
+            at += own.len_utf8();
+            at += if is_escape { body[at..].chars().next().map_or(0, char::len_utf8) } else { 0 };
+        }
+        return value.len();
+    }
+    let mut length = 0;
+    for (index, line) in value.split_inclusive('\n').enumerate() {
+        let is_continued = line.trim().is_empty() || line.len() - line.trim_start().len() > indent;
+        if index > 0 && !is_continued {
+            break;
+        }
+        length += line.len();
+    }
+    length
 }
 
 fn render_fault_count(name: &str, diagnostics: &Diagnostics) -> String {
@@ -183,6 +241,24 @@ mod tests {
         let shown = replace_hidden(text);
         assert_eq!(shown.len(), text.len());
         assert_eq!(shown, "a·2J□?[31m𐄂é\n");
+    }
+
+    #[test]
+    fn masks_passwords_in_place() {
+        for (text, expected) in [
+            ("  password: hunter2\n  vlan: 7\n", "  password: *******\n  vlan: 7\n"),
+            ("  password: |\n    hun\n\n    ter2\n  vlan: 7\n", "  password: *\n    ***\n\n    ****\n  vlan: 7\n"),
+            ("  password: hun\n    ter2\n", "  password: ***\n    ****\n"),
+            ("{\"password\":\"a\\\"b\",\"vlan\":\"7\"}", "{\"password\":******,\"vlan\":\"7\"}"),
+            ("{ password: a, b }\n", "{ password: ** * *\n"),
+            ("password: 'it''s', x\n", "password: *******, x\n"),
+            ("\"password\" : é\n", "\"password\" : **\n"),
+            ("name: password\n", "name: password\n"),
+        ] {
+            let masked = mask_passwords(text);
+            assert_eq!(masked, expected);
+            assert_eq!(masked.len(), text.len());
+        }
     }
 
     #[test]

@@ -228,6 +228,8 @@ async fn finish_reading<E: ProxmoxTransport>(
     progress: ReadProgress<'_>,
 ) -> Result<ProxmoxReading, ReadingError> {
     let resources = list.map_err(|failure| reading_error(session, question, "the list of guests", failure))?;
+    let needs = question.needs.for_listed(|| resources.rows.iter().map(|row| row.vmid).chain(resources.unusable.keys().copied()).collect());
+    let question = &ObservationRequest { needs: &needs, ..question.clone() };
     let lists = {
         let unconfirmed_guests = guests_to_confirm(question, &before, &resources.rows);
         NodeLists::read(session, &unconfirmed_guests, before.local.as_ref()).await
@@ -301,7 +303,9 @@ fn guests_to_confirm<'r>(
     let is_asked = |resource: &&GuestResource| question.scope.contains(resource.vmid) && is_online(resource);
     match question.needs {
         ReadSet::Everything => Vec::new(),
-        ReadSet::Lists | ReadSet::Declared(_) | ReadSet::Intent(_) => resources.iter().filter(is_asked).collect(),
+        ReadSet::Lists | ReadSet::Declared(_) | ReadSet::DeclaredBirths(_) | ReadSet::Intent(_) => {
+            resources.iter().filter(is_asked).collect()
+        }
     }
 }
 

@@ -126,8 +126,17 @@ fn clone(kind: GuestKind, config: &LiveConfig) -> Change {
         vmid,
     };
     let name = GuestName::new("copy").expect("a name");
-    let clone =
-        GuestClone { disks: ClonedDisks::Full, name, node, pool: None, provisions: false, source, storage: None, vmid: test_vmid(300) };
+    let clone = GuestClone {
+        disks: ClonedDisks::Full,
+        grows: false,
+        name,
+        node,
+        pool: None,
+        provisions: false,
+        source,
+        storage: None,
+        vmid: test_vmid(300),
+    };
     Change::Clone(Box::new(clone))
 }
 

@@ -119,6 +119,9 @@ impl MigrationMode {
 pub struct GuestClone {
     /// How its disks are made.
     pub disks: ClonedDisks,
+    /// Whether a later step grows a disk of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub grows: bool,
     /// Its name.
     #[serde(deserialize_with = "parse_guest_name")]
     pub name: GuestName,

@@ -199,6 +199,7 @@ fn undeclared_guest(row: &ObservedGuest) -> DesiredGuest {
         stop: StopMethod::Shutdown,
         stop_timeout_secs: DesiredGuest::STOP_TIMEOUT_SECS,
         identity: None,
+        from: None,
     }
 }
 

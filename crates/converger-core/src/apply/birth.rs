@@ -72,23 +72,33 @@ pub fn births(newest_first: &[OperationHistory]) -> Vec<Birth> {
 
 fn birth_of(history: &OperationHistory, all: &[OperationHistory]) -> Option<Birth> {
     let operation = &history.operation;
-    let (Change::Clone(clone), OperationSource::OneShot { request, .. }) = (&operation.step.change, &operation.source) else {
-        return None;
+    let Change::Clone(clone) = &operation.step.change else { return None };
+    let request = match &operation.source {
+        OperationSource::OneShot { request, .. } => Some(*request),
+        OperationSource::Convergent => None,
     };
     let (outcome, _) = history.ended.as_ref()?;
-    let identity = birth_marks_of(operation, outcome)?;
     let vmid = operation.guest.vmid;
-    let provisioned = !clone.provisions || all.iter().any(|other| is_provisioning_of(other, vmid, &identity));
-    Some(Birth { identity, provisioned, request: *request, vmid })
+    let Some(identity) = birth_marks_of(operation, outcome) else {
+        // A person who found the guest took over from there: it is not made again, and nothing is left to do.
+        return is_resolved_as_done(history).then_some(Birth { grown: true, identity: None, provisioned: true, request, vmid });
+    };
+    let has_done = |is_meant: fn(&Change) -> bool| all.iter().any(|other| is_done_to(other, vmid, &identity, is_meant));
+    let provisioned = !clone.provisions || has_done(|change| matches!(change, Change::Provision(_)));
+    let grown = !clone.grows || has_done(|change| matches!(change, Change::DiskGrow(_)));
+    Some(Birth { grown, identity: Some(identity), provisioned, request, vmid })
 }
 
-/// Whether an operation wrote the first configuration of this guest, as verified or as resolved by a person.
-fn is_provisioning_of(history: &OperationHistory, vmid: Vmid, identity: &GuestIdentity) -> bool {
+/// Whether an operation made such a change to this guest, as verified or as resolved by a person.
+fn is_done_to(history: &OperationHistory, vmid: Vmid, identity: &GuestIdentity, is_meant: fn(&Change) -> bool) -> bool {
     let target = &history.operation.guest;
-    let is_done = matches!(&history.ended, Some((Outcome::Done(_), _)))
-        || history.resolved.as_ref().is_some_and(|resolved| resolved.resolution == Resolution::Done);
+    let is_done = matches!(&history.ended, Some((Outcome::Done(_), _))) || is_resolved_as_done(history);
     let is_of_guest = target.vmid == vmid && target.identity.as_ref() == Some(identity);
-    is_done && is_of_guest && matches!(history.operation.step.change, Change::Provision(_))
+    is_done && is_of_guest && is_meant(&history.operation.step.change)
+}
+
+fn is_resolved_as_done(history: &OperationHistory) -> bool {
+    history.resolved.as_ref().is_some_and(|resolved| resolved.resolution == Resolution::Done)
 }
 
 #[cfg(test)]
@@ -129,7 +139,7 @@ mod tests {
         Some((Outcome::Done(Findings { observed, ..Findings::default() }), 20))
     }
 
-    fn find_births(histories: &[OperationHistory]) -> Vec<(GuestIdentity, bool)> {
+    fn find_births(histories: &[OperationHistory]) -> Vec<(Option<GuestIdentity>, bool)> {
         let newest_first: Vec<OperationHistory> = histories.iter().rev().cloned().collect();
         births(&newest_first).into_iter().map(|birth| (birth.identity, birth.provisioned)).collect()
     }
@@ -141,10 +151,10 @@ mod tests {
         let mut all = histories(&own);
         assert_eq!(find_births(&all[..1]), [], "in flight");
         all[0].ended = done_outcome(with_marks(Evidence::default(), &own));
-        assert_eq!(find_births(&all[..1]), [(own.clone(), false)]);
-        assert_eq!(find_births(&all[..2]), [(own.clone(), false)], "the first config may be written or not");
+        assert_eq!(find_births(&all[..1]), [(Some(own.clone()), false)]);
+        assert_eq!(find_births(&all[..2]), [(Some(own.clone()), false)], "the first config may be written or not");
         all[1].ended = done_outcome(Evidence::default());
-        assert_eq!(find_births(&all), [(own, true)]);
+        assert_eq!(find_births(&all), [(Some(own), true)]);
     }
 
     #[test]
@@ -154,16 +164,16 @@ mod tests {
         let mut all = histories(&marks(1));
         all[0].ended = Some((held.clone(), 20));
         all[0].resolved = Some(ResolutionRecord { resolution: Resolution::Done, by: "ann".into(), reason: "seen".into(), at_ms: 30 });
-        assert_eq!(find_births(&all), [], "a person who says so gives no birth marks");
+        assert_eq!(find_births(&all), [(None, true)], "a person who says so gives no birth marks");
         all[0].ended = done_outcome(with_marks(Evidence::default(), &own));
         all[1].ended = done_outcome(Evidence::default());
-        assert_eq!(find_births(&all), [(own.clone(), false)], "the write was to a guest with other marks");
+        assert_eq!(find_births(&all), [(Some(own.clone()), false)], "the write was to a guest with other marks");
         let mut all = histories(&own);
         all[0].ended = done_outcome(with_marks(Evidence::default(), &own));
         all[1].ended = Some((held, 20));
-        assert_eq!(find_births(&all), [(own.clone(), false)]);
+        assert_eq!(find_births(&all), [(Some(own.clone()), false)]);
         all[1].resolved = Some(ResolutionRecord { resolution: Resolution::Done, by: "ann".into(), reason: "seen".into(), at_ms: 30 });
-        assert_eq!(find_births(&all), [(own, true)]);
+        assert_eq!(find_births(&all), [(Some(own), true)]);
     }
 
     #[test]

@@ -351,6 +351,7 @@ impl StepDraft {
                 StepReason::RestartForConfig(restart_fields.into())
             }
             (3, None, None) => StepReason::Requested,
+            (4, None, None) => StepReason::MadeFromTemplate,
             _ => return None,
         };
         let step = Step { change, reason, from: self.from?, wait: self.wait?.into() };

@@ -99,7 +99,7 @@ fn fields_taking_effect(operation: &Operation) -> &[RestartField] {
 fn restart_fields(operation: &Operation) -> &[RestartField] {
     match &operation.step.reason {
         StepReason::RestartForConfig(fields) => fields,
-        StepReason::ConfigDiffers | StepReason::StateDiffers | StepReason::Requested => &[],
+        StepReason::ConfigDiffers | StepReason::StateDiffers | StepReason::Requested | StepReason::MadeFromTemplate => &[],
     }
 }
 

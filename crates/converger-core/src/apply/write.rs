@@ -131,15 +131,16 @@ impl Serialize for RestartValues<'_> {
 }
 
 /// The words for reasons, in the order of [`reason_word`]'s match.
-pub(super) const REASON_WORDS: [&str; 4] = ["config-differs", "state-differs", "restart-for-config", "requested"];
+pub(super) const REASON_WORDS: [&str; 5] = ["config-differs", "state-differs", "restart-for-config", "requested", "made-from-template"];
 
 fn reason_word(reason: &StepReason) -> &'static str {
-    let [config, state, restart, requested] = REASON_WORDS;
+    let [config, state, restart, requested, made] = REASON_WORDS;
     match reason {
         StepReason::ConfigDiffers => config,
         StepReason::StateDiffers => state,
         StepReason::RestartForConfig(_) => restart,
         StepReason::Requested => requested,
+        StepReason::MadeFromTemplate => made,
     }
 }
 

@@ -2,12 +2,13 @@
 
 use super::config::{self, ConfigDraft as Config};
 use super::order::{self, DependencyEdge};
+use super::origin::{self, NewGuest, OriginDraft};
 use super::{Desired, DesiredGuest, RestartPolicy, StopMethod, VERSION, ValueForm};
 use crate::birth_marks::{self, MarksDraft};
 use crate::document::{
     DecodeAborted as End, Diagnostic, Diagnostics, DocumentDecoder, DocumentReader, EventSource, Notation, Span, decode, is_decimal, quote,
 };
-use crate::guest::{EnvironmentName, GuestKind, GuestName, RunState, Vmid};
+use crate::guest::{EnvironmentName, GuestIdentity, GuestKind, GuestName, RunState, Vmid};
 
 pub(super) fn parse(bytes: &[u8], notation: Notation, form: ValueForm) -> Result<Desired, Diagnostics> {
     let desired_draft = decode(bytes, notation, DesiredDecoder(form))?;
@@ -16,9 +17,10 @@ pub(super) fn parse(bytes: &[u8], notation: Notation, form: ValueForm) -> Result
 }
 
 pub(super) const KEYS: [&str; 3] = ["version", "environment", "guests"];
-pub(super) const GUEST_KEYS: [&str; 10] =
-    ["vmid", "kind", "name", "state", "config", "restart", "after", "stop", "stop_timeout", "identity"];
-const NORMAL_KEYS: [&str; 10] = ["vmid", "kind", "name", "state", "config", "restart", "after", "stop", "stop_timeout_secs", "identity"];
+pub(super) const GUEST_KEYS: [&str; 11] =
+    ["vmid", "kind", "name", "state", "config", "restart", "after", "stop", "stop_timeout", "identity", "from"];
+const NORMAL_KEYS: [&str; 11] =
+    ["vmid", "kind", "name", "state", "config", "restart", "after", "stop", "stop_timeout_secs", "identity", "from"];
 
 /// What was read so far.
 #[derive(Default)]
@@ -87,6 +89,7 @@ struct GuestDraft {
     stop: Option<StopMethod>,
     stop_timeout_secs: Option<u32>,
     identity: Option<(MarksDraft, Span)>,
+    from: Option<OriginDraft>,
 }
 
 fn read_guest<'t, S: EventSource<'t>>(
@@ -113,7 +116,8 @@ fn read_guest<'t, S: EventSource<'t>>(
             7 => draft.stop = read_keyword(reader, "`stop`", &["shutdown", "hard"], &[StopMethod::Shutdown, StopMethod::Hard])?,
             8 if form == ValueForm::Normal => draft.stop_timeout_secs = read_seconds(reader)?,
             8 => draft.stop_timeout_secs = read_duration(reader)?,
-            _ => draft.identity = birth_marks::read_marks(reader)?.map(|marks| (marks, span)),
+            9 => draft.identity = birth_marks::read_marks(reader)?.map(|marks| (marks, span)),
+            _ => draft.from = origin::read_origin(reader, form)?,
         }
         Ok(())
     })?;
@@ -138,15 +142,11 @@ fn finish_guest<'t, S: EventSource<'t>>(
     desired_draft.spans.push((vmid, vmid_span));
     let Some(kind) = draft.kind else { return Ok(()) };
     let settings = config::finish_config(reader, config, kind)?;
-    let identity = match draft.identity {
-        Some((marks, span)) => {
-            let names_any = marks.has_any_key();
-            let identity = marks.into_identity(kind, reader)?;
-            if !names_any {
-                let fault = Diagnostic::new(span, "`identity` pins nothing");
-                reader.report(fault.with_help("name at least one birth mark, or remove the key"))?;
-            }
-            Some(identity)
+    let identity = finish_identity(reader, draft.identity, kind)?;
+    let from = match draft.from {
+        Some(from) => {
+            let new = NewGuest { vmid, kind, name: draft.name.as_ref(), settings: &settings };
+            origin::finish_origin(reader, from, &new)?
         }
         None => None,
     };
@@ -164,8 +164,25 @@ fn finish_guest<'t, S: EventSource<'t>>(
         stop: draft.stop.unwrap_or(StopMethod::Shutdown),
         stop_timeout_secs: draft.stop_timeout_secs.unwrap_or(DesiredGuest::STOP_TIMEOUT_SECS),
         identity: identity.map(Box::new),
+        from: from.map(Box::new),
     });
     Ok(())
+}
+
+/// The birth marks of a guest of this kind.
+pub(super) fn finish_identity<'t, S: EventSource<'t>>(
+    reader: &mut DocumentReader<'t, S>,
+    draft: Option<(MarksDraft, Span)>,
+    kind: GuestKind,
+) -> Result<Option<GuestIdentity>, End> {
+    let Some((marks, span)) = draft else { return Ok(None) };
+    let names_any = marks.has_any_key();
+    let identity = marks.into_identity(kind, reader)?;
+    if !names_any {
+        let fault = Diagnostic::new(span, "`identity` pins nothing");
+        reader.report(fault.with_help("name at least one birth mark, or remove the key"))?;
+    }
+    Ok(Some(identity))
 }
 
 /// Checks constraints between guests: unique ids, `after` names declared guests, no cycle.

@@ -375,9 +375,10 @@ struct RecordedProtectRow {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BirthRow {
-    identity: BirthMarksRow,
+    grown: Option<bool>,
+    identity: Option<BirthMarksRow>,
     provisioned: bool,
-    request: String,
+    request: Option<String>,
     vmid: u32,
 }
 
@@ -461,9 +462,10 @@ fn parse_rules(bytes: &[u8], tables: DecisionTables<'_>) -> Result<(Rules, Vec<s
     let own_writes = row.protect.own_writes.into_iter().map(own_write).collect::<Result<Vec<_>, _>>()?;
     let birth = |birth: BirthRow| {
         let invalid = || unreadable_error(DecisionPart::Rules, "it contains an invalid birth".into());
-        let identity = birth.identity.into_known_identity().ok_or_else(invalid)?;
-        let request = Digest::parse(&birth.request).ok_or_else(invalid)?;
-        vmid(birth.vmid).map(|vmid| Birth { identity, provisioned: birth.provisioned, request, vmid })
+        let identity = birth.identity.map(|marks| marks.into_known_identity().ok_or_else(invalid)).transpose()?;
+        let request = birth.request.map(|text| Digest::parse(&text).ok_or_else(invalid)).transpose()?;
+        let (grown, provisioned) = (birth.grown.unwrap_or(true), birth.provisioned);
+        vmid(birth.vmid).map(|vmid| Birth { grown, identity, provisioned, request, vmid })
     };
     let births = row.protect.births.into_iter().map(birth).collect::<Result<Vec<_>, _>>()?;
     let rules = Rules::new(ids, row.protect.names, row.protect.tags).with_own_writes(own_writes).with_births(births);

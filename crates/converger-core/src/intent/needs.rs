@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ActionRequest, CloneRequest, MigrationRequest, RequestedAction};
-use crate::desired::DesiredSetting;
+use crate::desired::{Desired, DesiredGuest, DesiredSetting};
 use crate::guest::{NodeName, RunState, SnapshotName};
 use crate::normalize::Field;
-use crate::observe::{CapacityOf, ExtraReads, GuestNeed, IntentNeeds, NodeReads, ReadSet};
+use crate::observe::{BirthNeed, BirthNeeds, CapacityOf, ExtraReads, GuestNeed, IntentNeeds, NodeReads, ReadSet};
 
 pub(super) fn read_set(request: &ActionRequest) -> ReadSet {
     let action = request.action();
@@ -15,7 +15,6 @@ pub(super) fn read_set(request: &ActionRequest) -> ReadSet {
         RequestedAction::Shutdown { .. } | RequestedAction::Stop => Some(RunState::Stopped),
         _ => None,
     };
-    let writes_tags = |settings: &[DesiredSetting]| settings.iter().any(|setting| setting.field == Field::Tags);
     let tags = match action {
         RequestedAction::ConfigSet(settings) => writes_tags(settings),
         RequestedAction::Clone(clone) => writes_tags(&clone.provisioning.fields),
@@ -30,6 +29,37 @@ pub(super) fn read_set(request: &ActionRequest) -> ReadSet {
         guests.insert(clone.vmid, GuestNeed { kind: request.target().kind, state: None, config: true, tags: false, extras });
     }
     ReadSet::Intent(IntentNeeds { guests, nodes: node_reads(action) })
+}
+
+/// What planning towards a desired state needs. Templates are read only for guests that have to be made.
+pub(super) fn declared_read_set(desired: &Desired) -> ReadSet {
+    let read_set = ReadSet::for_desired(desired);
+    let births: Vec<BirthNeed> = desired.guests().iter().filter_map(birth_need).collect();
+    let ReadSet::Declared(mut declared) = read_set else { return read_set };
+    if births.is_empty() {
+        return ReadSet::Declared(declared);
+    }
+    // A guest whose making was cut off may have a disk that is still to grow. Its birth marks show that it is the guest that was made.
+    for guest in desired.guests().iter().filter(|guest| guest.from.is_some()) {
+        let grows = guest.from.as_ref().is_some_and(|from| from.disk_size.is_some());
+        if let Some(need) = declared.get_mut(&guest.vmid) {
+            need.config = true;
+            need.extras.disks = grows;
+        }
+    }
+    ReadSet::DeclaredBirths(BirthNeeds { declared, births })
+}
+
+fn birth_need(guest: &DesiredGuest) -> Option<BirthNeed> {
+    let (origin, clone) = (guest.from.as_deref()?, guest.clone_request()?);
+    let tags = writes_tags(&clone.provisioning.fields);
+    let action = RequestedAction::Clone(Box::new(clone));
+    let need = GuestNeed { kind: guest.kind, state: None, config: true, tags, extras: extra_reads(&action) };
+    Some(BirthNeed { vmid: guest.vmid, template: origin.template, need, nodes: node_reads(&action) })
+}
+
+fn writes_tags(settings: &[DesiredSetting]) -> bool {
+    settings.iter().any(|setting| setting.field == Field::Tags)
 }
 
 fn extra_reads(action: &RequestedAction) -> ExtraReads {

@@ -62,7 +62,11 @@ pub static ACTIONS: [ActionSpec; 11] = [
             optional("cpu", "TYPE", "the type of the virtual CPU"),
             optional("disk", "DISK", "the disk that `disk-size` is for; the one that it boots from if not given"),
             optional("disk-size", "SIZE", "the absolute size of a disk, such as 40GiB; that of the source if not given"),
-            choice("disks", &["full", "linked"], "copy the disks, or base them on a template; linked for a template, full otherwise"),
+            choice(
+                "disks",
+                &["full", "linked"],
+                "copy the disks, or base them on a template; linked for a template without `storage`, full otherwise",
+            ),
             optional("dns", "ADDRESS,...", "the DNS servers"),
             optional("gateway", "ADDRESS,...", "the gateways of the first network device, at most one per family"),
             optional("mac", "MAC", "the address of the first network device; a new one if not given"),

@@ -21,15 +21,23 @@ pub struct ParameterFault {
     pub message: String,
     /// What to do about it.
     pub help: Option<String>,
+    /// The parameter, if one is at fault.
+    pub parameter: Option<Box<str>>,
 }
 
 impl ParameterFault {
-    fn new(message: String) -> Self {
-        Self { message, help: None }
+    /// A fault of the request as a whole.
+    #[must_use]
+    pub fn with_help(message: String, help: String) -> Self {
+        Self { message, help: Some(help), parameter: None }
     }
 
-    fn with_help(message: String, help: String) -> Self {
-        Self { message, help: Some(help) }
+    fn of(parameter: &str, message: String) -> Self {
+        Self { message, help: None, parameter: Some(parameter.into()) }
+    }
+
+    fn and_help(self, help: impl Into<String>) -> Self {
+        Self { help: Some(help.into()), ..self }
     }
 }
 
@@ -57,6 +65,19 @@ const ATTRIBUTES: [(&str, &str); 10] = [
 
 /// Those of them that only virtual machines have.
 const VM_ATTRIBUTES: [&str; 3] = ["ci-user", "cpu", "ssh-keys"];
+
+/// Parses the parameters of `vm.clone` for a guest whose managed fields were read already.
+pub(crate) fn parse_clone(
+    target: ActionTarget,
+    parameters: &[(&str, &str)],
+    settings: Box<[DesiredSetting]>,
+) -> Result<CloneRequest, Vec<ParameterFault>> {
+    let Some(spec) = find_action("vm.clone") else { return Err(vec![unknown_action("vm.clone")]) };
+    match parse_parameters(spec, target, parameters, Some(settings))? {
+        RequestedAction::Clone(clone) => Ok(*clone),
+        _ => Err(Vec::new()),
+    }
+}
 
 pub(super) fn parse_action(name: &str, target: ActionTarget, parameters: &[(&str, &str)]) -> Result<RequestedAction, Vec<ParameterFault>> {
     let Some(spec) = find_action(name) else { return Err(vec![unknown_action(name)]) };
@@ -111,20 +132,20 @@ impl<'p> ParameterReader<'p> {
                 let fault = self.unknown_parameter(name, &accepted);
                 self.faults.push(fault);
             } else if !seen.insert(*name) {
-                self.faults.push(ParameterFault::new(format!("parameter `{name}` is given twice")));
+                self.faults.push(ParameterFault::of(name, format!("parameter `{name}` is given twice")));
             }
         }
         for parameter in self.spec.parameters.iter().filter(|parameter| parameter.is_required && !seen.contains(parameter.name)) {
             let (name, value) = (parameter.name, parameter.value);
             let help = format!("add `{name}={value}`: {}", parameter.help);
-            self.faults.push(ParameterFault::with_help(format!("`{}` needs parameter `{name}`", self.spec.name), help));
+            self.faults.push(ParameterFault::of(name, format!("`{}` needs parameter `{name}`", self.spec.name)).and_help(help));
         }
     }
 
     fn unknown_parameter(&self, name: &str, accepted: &[&str]) -> ParameterFault {
         if self.spec.takes_fields() && reaches_host(name) {
             let message = format!("{} reaches the host and cannot be written", quote(name));
-            return ParameterFault::with_help(message, "remove it; the administrator of the node sets such keys".to_owned());
+            return ParameterFault::of(name, message).and_help("remove it; the administrator of the node sets such keys");
         }
         let message = format!("`{}` has no parameter {}", self.spec.name, quote(name));
         let help = match nearest_word(name, accepted) {
@@ -132,7 +153,7 @@ impl<'p> ParameterReader<'p> {
             None if accepted.is_empty() => "it takes none".to_owned(),
             None => format!("it takes: {}", accepted.join(", ")),
         };
-        ParameterFault::with_help(message, help)
+        ParameterFault::of(name, message).and_help(help)
     }
 
     fn find(&self, name: &str) -> Option<&'p str> {
@@ -144,7 +165,7 @@ impl<'p> ParameterReader<'p> {
         let text = self.find(name)?;
         let value = parse(text);
         if value.is_none() {
-            self.faults.push(ParameterFault::new(format!("parameter `{name}` is {}, but must be {wanted}", quote(text))));
+            self.faults.push(ParameterFault::of(name, format!("parameter `{name}` is {}, but must be {wanted}", quote(text))));
         }
         value
     }
@@ -218,12 +239,12 @@ impl<'p> ParameterReader<'p> {
             _ => Ok(()),
         };
         if let Err(why) = is_possible {
-            self.faults.push(ParameterFault::new(format!("parameter `mode` does not fit: {why}")));
+            self.faults.push(ParameterFault::of("mode", format!("parameter `mode` does not fit: {why}")));
         }
         let (local_disks, storage, node) = (self.read_flag("local-disks"), self.read_storage(), self.read_node());
         if storage.is_some() && !local_disks {
-            let help = "add `local-disks=true` if disks on local storage are to be copied".to_owned();
-            self.faults.push(ParameterFault::with_help("parameter `storage` is for copied disks only".to_owned(), help));
+            let help = "add `local-disks=true` if disks on local storage are to be copied";
+            self.faults.push(ParameterFault::of("storage", "parameter `storage` is for copied disks only".to_owned()).and_help(help));
         }
         Some(RequestedAction::Migrate(MigrationRequest { node: node?, mode, local_disks, storage }))
     }
@@ -231,7 +252,8 @@ impl<'p> ParameterReader<'p> {
     fn read_clone(&mut self) -> Option<RequestedAction> {
         let vmid = self.read("newid", "the id of a guest, from 100 to 999999999", |text| text.parse().ok().and_then(Vmid::new));
         if vmid == Some(self.target.vmid) {
-            self.faults.push(ParameterFault::new(format!("parameter `newid` is {}, which is the guest to be cloned", self.target.vmid)));
+            self.faults
+                .push(ParameterFault::of("newid", format!("parameter `newid` is {}, which is the guest to be cloned", self.target.vmid)));
         }
         let name = self.read("name", "the name of a guest: letters, digits and `-`, in parts joined by dots", GuestName::new);
         let find_disks = |text: &str| [ClonedDisks::Full, ClonedDisks::Linked].into_iter().find(|disks| disks.word() == text);
@@ -239,7 +261,7 @@ impl<'p> ParameterReader<'p> {
         let (node, storage) = (self.read_node(), self.read_storage());
         if disks == Some(ClonedDisks::Linked) && storage.is_some() {
             let message = "parameter `storage` does not fit `disks=linked`: linked disks stay on the storage of the template";
-            self.faults.push(ParameterFault::new(message.to_owned()));
+            self.faults.push(ParameterFault::of("storage", message.to_owned()));
         }
         let pool = self.read("pool", "the name of a pool", |text| is_pool_name(text).then(|| text.into()));
         let (disk, disk_size) = (self.read_clone_disk(), self.read("disk-size", SIZE_WANTED, parse_size));
@@ -254,8 +276,8 @@ impl<'p> ParameterReader<'p> {
         let kind = self.target.kind;
         let disk = self.read("disk", DISK_WANTED, |text| DiskKey::new(kind, text));
         if disk.is_some() && self.find("disk-size").is_none() {
-            let help = "add `disk-size=SIZE`".to_owned();
-            self.faults.push(ParameterFault::with_help("parameter `disk` is given without a size".to_owned(), help));
+            let help = "add `disk-size=SIZE`";
+            self.faults.push(ParameterFault::of("disk", "parameter `disk` is given without a size".to_owned()).and_help(help));
         }
         disk
     }
@@ -267,12 +289,12 @@ impl<'p> ParameterReader<'p> {
         for (name, wanted) in ATTRIBUTES {
             let Some(text) = self.find(name) else { continue };
             if kind == GuestKind::Lxc && VM_ATTRIBUTES.contains(&name) {
-                self.faults.push(ParameterFault::new(format!("parameter `{name}` does not exist for containers")));
+                self.faults.push(ParameterFault::of(name, format!("parameter `{name}` does not exist for containers")));
                 continue;
             }
             match attributes.clone().with(name, text) {
                 Some(with) => attributes = with,
-                None => self.faults.push(ParameterFault::new(format!("parameter `{name}` is {}, but must be {wanted}", quote(text)))),
+                None => self.faults.push(ParameterFault::of(name, format!("parameter `{name}` is {}, but must be {wanted}", quote(text)))),
             }
         }
         self.check_gateways(&attributes);
@@ -285,8 +307,10 @@ impl<'p> ParameterReader<'p> {
         let Some(gateways) = &attributes.gateway else { return };
         let fits = |gateway| attributes.addresses.as_ref().is_some_and(|addresses| addresses.fits_gateway(gateway));
         if let Some(gateway) = gateways.iter().find(|gateway| !fits(*gateway)) {
-            let help = "add a fixed address of the same family to `addresses`, such as 10.0.0.5/24".to_owned();
-            self.faults.push(ParameterFault::with_help(format!("parameter `gateway` has {gateway}, but no fixed address uses it"), help));
+            let help = "add a fixed address of the same family to `addresses`, such as 10.0.0.5/24";
+            self.faults.push(
+                ParameterFault::of("gateway", format!("parameter `gateway` has {gateway}, but no fixed address uses it")).and_help(help),
+            );
         }
     }
 
@@ -294,14 +318,14 @@ impl<'p> ParameterReader<'p> {
     fn read_password(&mut self) -> Option<SecretReference> {
         let text = self.find("password")?;
         if self.target.kind == GuestKind::Lxc {
-            self.faults.push(ParameterFault::new("parameter `password` does not exist for containers".to_owned()));
+            self.faults.push(ParameterFault::of("password", "parameter `password` does not exist for containers".to_owned()));
             return None;
         }
         let reference = SecretReference::new(text);
         if reference.is_none() {
             let message = "parameter `password` must name where the password is stored: `env:NAME`, `file:/PATH` or `credential:NAME`";
-            let help = "put the password into a file that only this user can read, and give its absolute path".to_owned();
-            self.faults.push(ParameterFault::with_help(message.to_owned(), help));
+            let help = "put the password into a file that only this user can read, and give its absolute path";
+            self.faults.push(ParameterFault::of("password", message.to_owned()).and_help(help));
         }
         reference
     }
@@ -337,8 +361,11 @@ impl<'p> ParameterReader<'p> {
         match desired::parse_settings(kind, config) {
             Ok(settings) => Some(settings),
             Err(faults) => {
-                let told =
-                    |fault: &crate::document::Diagnostic| ParameterFault { message: fault.message.clone(), help: fault.help.clone() };
+                let told = |fault: &crate::document::Diagnostic| ParameterFault {
+                    message: fault.message.clone(),
+                    help: fault.help.clone(),
+                    parameter: None,
+                };
                 self.faults.extend(faults.list().iter().map(told));
                 None
             }
@@ -398,6 +425,7 @@ pub(super) fn declare_guest(target: ActionTarget, action: &RequestedAction) -> D
         stop: StopMethod::Shutdown,
         stop_timeout_secs: DesiredGuest::STOP_TIMEOUT_SECS,
         identity: None,
+        from: None,
     };
     match action {
         RequestedAction::Start => guest.state = Some(RunState::Running),

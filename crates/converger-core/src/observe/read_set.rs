@@ -4,6 +4,7 @@
 //!
 //! Must not depend on how anything is read (adapters).
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ObservedGuest, ObservedNode, ObservedStatus};
@@ -21,8 +22,77 @@ pub enum ReadSet {
     Lists,
     /// Planning towards a desired state.
     Declared(BTreeMap<Vmid, GuestNeed>),
+    /// The same, where some guests are made from templates if the lists lack them.
+    DeclaredBirths(BirthNeeds),
     /// Planning of one intent.
     Intent(IntentNeeds),
+}
+
+/// What a desired state needs whose guests may have to be made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BirthNeeds {
+    /// What is needed of declared guests.
+    pub declared: BTreeMap<Vmid, GuestNeed>,
+    /// What else is needed if a guest is not listed.
+    pub births: Vec<BirthNeed>,
+}
+
+/// What is needed to make one guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BirthNeed {
+    /// The guest.
+    pub vmid: Vmid,
+    /// Its template.
+    pub template: Vmid,
+    /// What is needed of the template.
+    pub need: GuestNeed,
+    /// What is needed of nodes.
+    pub nodes: NodeReads,
+}
+
+impl BirthNeeds {
+    /// What is needed if only these guests are listed: templates are read only for guests that have to be made.
+    fn for_listed(&self, listed: &BTreeSet<Vmid>) -> ReadSet {
+        let births: Vec<&BirthNeed> = self.births.iter().filter(|birth| !listed.contains(&birth.vmid)).collect();
+        if births.is_empty() {
+            return ReadSet::Declared(self.declared.clone());
+        }
+        let mut needs = IntentNeeds { guests: self.declared.clone(), nodes: NodeReads::default() };
+        for birth in births {
+            let known = needs.guests.get(&birth.template);
+            let need = known.map_or_else(|| birth.need.clone(), |known| known.combine(&birth.need));
+            needs.guests.insert(birth.template, need);
+            needs.nodes.add(&birth.nodes);
+        }
+        ReadSet::Intent(needs)
+    }
+}
+
+impl NodeReads {
+    fn add(&mut self, other: &Self) {
+        self.storages.extend(other.storages.iter().cloned());
+        match (&mut self.capacity, &other.capacity) {
+            (CapacityOf::Nodes(own), CapacityOf::Nodes(more)) => own.extend(more.iter().cloned()),
+            (CapacityOf::AllNodes, _) => {}
+            (own, CapacityOf::AllNodes) => *own = CapacityOf::AllNodes,
+        }
+    }
+}
+
+impl GuestNeed {
+    /// What both need of a guest. A template that is declared too keeps its declared kind and run-state.
+    fn combine(&self, other: &Self) -> Self {
+        let (own, more) = (self.extras.clone(), &other.extras);
+        let extras = ExtraReads {
+            snapshots: own.snapshots || more.snapshots,
+            disks: own.disks || more.disks,
+            replication: own.replication || more.replication,
+            running_cpu_of: own.running_cpu_of.or_else(|| more.running_cpu_of.clone()),
+            own_node_capacity: own.own_node_capacity || more.own_node_capacity,
+            own_node_storages: own.own_node_storages || more.own_node_storages,
+        };
+        Self { kind: self.kind, state: self.state, config: self.config || other.config, tags: self.tags || other.tags, extras }
+    }
 }
 
 /// What an intent needs of guests and of nodes.
@@ -134,12 +204,23 @@ impl ReadSet {
         )
     }
 
+    /// What to read, given which guests the list has. They are only asked for where that matters.
+    #[must_use]
+    pub fn for_listed(&self, find_listed: impl FnOnce() -> BTreeSet<Vmid>) -> Cow<'_, Self> {
+        match self {
+            Self::DeclaredBirths(needs) => Cow::Owned(needs.for_listed(&find_listed())),
+            Self::Everything | Self::Lists | Self::Declared(_) | Self::Intent(_) => Cow::Borrowed(self),
+        }
+    }
+
     /// Whether the datacenter's rule for letter case in tags is needed: if tags are declared, or if everything is read and a guest has
     /// tags.
     #[must_use]
     pub fn tag_case<'r>(&self, mut in_scope: impl Iterator<Item = &'r ObservedGuest>) -> bool {
         match self {
-            Self::Declared(needs) | Self::Intent(IntentNeeds { guests: needs, .. }) => needs.values().any(|need| need.tags),
+            Self::Declared(needs)
+            | Self::DeclaredBirths(BirthNeeds { declared: needs, .. })
+            | Self::Intent(IntentNeeds { guests: needs, .. }) => needs.values().any(|need| need.tags),
             Self::Lists => false,
             Self::Everything => in_scope.any(|row| row.tags.as_ref().into_option().is_some_and(|tags| !tags.is_empty())),
         }
@@ -171,9 +252,9 @@ impl ReadSet {
     fn need_of(&self, row: &ObservedGuest) -> Option<&GuestNeed> {
         match self {
             Self::Everything | Self::Lists => None,
-            Self::Declared(needs) | Self::Intent(IntentNeeds { guests: needs, .. }) => {
-                needs.get(&row.vmid).filter(|need| need.kind == row.kind)
-            }
+            Self::Declared(needs)
+            | Self::DeclaredBirths(BirthNeeds { declared: needs, .. })
+            | Self::Intent(IntentNeeds { guests: needs, .. }) => needs.get(&row.vmid).filter(|need| need.kind == row.kind),
         }
     }
 
@@ -196,7 +277,7 @@ impl ReadSet {
         let is_named = |node: &ObservedNode| match self {
             Self::Intent(IntentNeeds { nodes: NodeReads { capacity: CapacityOf::Nodes(names), .. }, .. }) => names.contains(&node.name),
             Self::Intent(_) => true,
-            Self::Everything | Self::Lists | Self::Declared(_) => false,
+            Self::Everything | Self::Lists | Self::Declared(_) | Self::DeclaredBirths(_) => false,
         };
         own.chain(indices(nodes, is_named)).collect()
     }

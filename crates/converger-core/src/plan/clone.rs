@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::placement::{check_memory, check_space, find_online};
-use super::request::{Derived, check_source_read, derive_growth, requested_step, require};
-use super::{Step, Verdict, guest};
+use super::request::{Derived, check_source_read, derive_growth, requested_step, require, step};
+use super::{Step, StepReason, Verdict, guest};
 use crate::action::{Change, CloneSource, ClonedDisks, DiskGrowth, GuestClone};
 use crate::artifact::Digest;
 use crate::desired::DesiredGuest;
-use crate::guest::{DiskKey, GuestIdentity, NodeName, RunState, StorageName};
+use crate::guest::{DiskKey, DiskSize, GuestIdentity, NodeName, RunState, StorageName};
 use crate::intent::{ActionRequest, CloneRequest};
 use crate::normalize::{BootOrder, Field, FieldValue};
 use crate::observe::{GuestDisk, ObservedGuest, ObservedNode, Reading, Scoped, Seen};
@@ -29,7 +29,7 @@ pub(super) fn verdict(
         Seen::Missing => {}
         Seen::Unknown(cause) => return Verdict::Refused(vec![Refusal::guest_unknown(cause)]),
         Seen::Present(row, state) => {
-            let own = rules.birth_of(row).filter(|birth| Digest::of_value(asked).is_ok_and(|digest| digest == birth.request));
+            let own = rules.birth_of(row).filter(|birth| Digest::of_value(asked).is_ok_and(|digest| birth.request == Some(digest)));
             return match own {
                 Some(birth) => continue_birth(birth, request, guest, row, state, observation, rules),
                 None => Verdict::Refused(vec![Refusal::id_taken(guest.vmid, row.name.as_deref())]),
@@ -44,9 +44,13 @@ pub(super) fn verdict(
         }
         Seen::Present(row, _) => row,
     };
-    match derive_changes(request, source, observation, rules) {
-        // The new guest does not run until it is started, whatever its source does.
-        Ok(changes) => Verdict::Steps(changes.into_iter().map(|change| requested_step(change, RunState::Stopped)).collect()),
+    verdict_of_changes(derive_changes(request, source, observation, rules), StepReason::Requested)
+}
+
+/// The verdict for a guest that these changes make. It does not run until it is started, whatever its source does.
+pub(super) fn verdict_of_changes(changes: Derived, reason: StepReason) -> Verdict {
+    match changes {
+        Ok(changes) => Verdict::Steps(changes.into_iter().map(|change| step(change, RunState::Stopped, reason.clone())).collect()),
         Err(refusals) => Verdict::Refused(refusals),
     }
 }
@@ -89,10 +93,18 @@ fn continue_birth(
 
 /// The growth of the disk, if it is still smaller than requested.
 fn remaining_growth(request: &CloneRequest, row: &ObservedGuest, observation: &Scoped) -> Derived {
-    let Some(size) = request.disk_size else { return Ok(Vec::new()) };
+    match unfinished_disk(request, row)? {
+        Some((key, size)) => derive_growth(row, &key, size, observation),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// The disk that is still smaller than requested, with the requested size.
+pub(super) fn unfinished_disk(request: &CloneRequest, row: &ObservedGuest) -> Result<Option<(DiskKey, DiskSize)>, Vec<Refusal>> {
+    let Some(size) = request.disk_size else { return Ok(None) };
     let key = grown_disk(request, row)?;
     let has_size = require(row.disks(), "disks")?.iter().any(|disk| disk.key == key && disk.size.is_some_and(|found| found >= size));
-    if has_size { Ok(Vec::new()) } else { derive_growth(row, &key, size, observation) }
+    Ok((!has_size).then_some((key, size)))
 }
 
 /// The disk that grows: the requested one, or the one that the guest boots from.
@@ -119,9 +131,10 @@ fn grown_disk(request: &CloneRequest, row: &ObservedGuest) -> Result<DiskKey, Ve
 }
 
 /// Clone, first configuration, growth and start, in this order.
-fn derive_changes(request: &CloneRequest, source: &ObservedGuest, observation: &Scoped, rules: &Rules) -> Derived {
-    let clone = derive_clone(request, source, observation, rules)?;
+pub(super) fn derive_changes(request: &CloneRequest, source: &ObservedGuest, observation: &Scoped, rules: &Rules) -> Derived {
+    let mut clone = derive_clone(request, source, observation, rules)?;
     let growth = derive_new_growth(request, &clone, source, observation)?;
+    clone.grows = !growth.is_empty();
     let provision = (!request.provisioning.is_empty()).then(|| Change::Provision(Box::new(request.provisioning.clone())));
     let start = request.start.then_some(Change::Start);
     Ok(std::iter::once(Change::Clone(Box::new(clone))).chain(provision).chain(growth).chain(start).collect())
@@ -164,7 +177,9 @@ fn derive_clone(request: &CloneRequest, source: &ObservedGuest, observation: &Sc
     let Some(from) = observation.node_of(source).filter(|node| node.online) else {
         return Err(vec![Refusal::node_offline(observation.node_of(source).map_or("not listed", |node| node.name.as_str()))]);
     };
-    let disks = request.disks.unwrap_or(if is_template { ClonedDisks::Linked } else { ClonedDisks::Full });
+    // Linked disks stay on the storage of the template.
+    let is_linked = is_template && request.storage.is_none();
+    let disks = request.disks.unwrap_or(if is_linked { ClonedDisks::Linked } else { ClonedDisks::Full });
     refusals.extend(check_source(request, source, disks, is_template, rules));
     let provision = requested_step(Change::Provision(Box::new(request.provisioning.clone())), RunState::Stopped);
     refusals.extend(super::config::check_supported(source, &[provision]));
@@ -185,7 +200,7 @@ fn derive_clone(request: &CloneRequest, source: &ObservedGuest, observation: &Sc
     };
     let (name, pool, storage) = (request.name.clone(), request.pool.clone(), request.storage.clone());
     let provisions = !request.provisioning.is_empty();
-    Ok(GuestClone { disks, name, node, pool, provisions, source, storage, vmid: request.vmid })
+    Ok(GuestClone { disks, grows: false, name, node, pool, provisions, source, storage, vmid: request.vmid })
 }
 
 /// What must hold for the source: nobody else works on it, and nothing of it protects the clone unasked.

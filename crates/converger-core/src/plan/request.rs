@@ -7,7 +7,7 @@ use super::guest::{self, check_guards, unread_guards};
 use super::{Step, StepReason, Verdict};
 use crate::action::{Change, DiskGrowth, ExistingSnapshot, NewSnapshot, SnapshotRollback};
 use crate::desired::DesiredGuest;
-use crate::guest::{DiskKey, DiskSize, GuestKind, RunState, SnapshotName};
+use crate::guest::{DiskKey, DiskSize, GuestKind, RunState, SnapshotName, StorageName};
 use crate::intent::{ActionRequest, RequestedAction};
 use crate::observe::{GuestSnapshot, ObservedGuest, Reading, Scoped, Seen, SnapshotTree};
 use crate::policy::Rules;
@@ -52,7 +52,11 @@ pub(super) fn verdict(
 }
 
 pub(super) fn requested_step(change: Change, from: RunState) -> Step {
-    Step { change, reason: StepReason::Requested, from, wait: Box::new([]) }
+    step(change, from, StepReason::Requested)
+}
+
+pub(super) fn step(change: Change, from: RunState, reason: StepReason) -> Step {
+    Step { change, reason, from, wait: Box::new([]) }
 }
 
 fn derive_changes(action: &RequestedAction, guest: &DesiredGuest, row: &ObservedGuest, state: RunState, observation: &Scoped) -> Derived {
@@ -171,6 +175,21 @@ fn check_snapshot_cpu(found: &GuestSnapshot, observation: &Scoped) -> Result<(),
 }
 
 pub(super) fn derive_growth(row: &ObservedGuest, key: &DiskKey, size: DiskSize, observation: &Scoped) -> Derived {
+    let Some((growth, storage)) = find_growth(row, key, size)? else { return Ok(Vec::new()) };
+    let added_kib = growth.after.kib().saturating_sub(growth.before.kib());
+    let refusals = super::placement::check_space(observation.node_of(row), storage, row.kind, added_kib);
+    if !refusals.is_empty() {
+        return Err(refusals);
+    }
+    Ok(vec![Change::DiskGrow(Box::new(growth))])
+}
+
+/// The growth of a disk with the storage that it is on, if it is smaller than this size. Whether there is space is not checked.
+pub(super) fn find_growth<'r>(
+    row: &'r ObservedGuest,
+    key: &DiskKey,
+    size: DiskSize,
+) -> Result<Option<(DiskGrowth, &'r StorageName)>, Vec<Refusal>> {
     let disks = require(row.disks(), "disks")?;
     let found = disks.iter().find(|disk| disk.key == *key && !disk.is_cdrom);
     let Some((disk, before)) = found.and_then(|disk| Some((disk, disk.size?))) else {
@@ -181,19 +200,13 @@ pub(super) fn derive_growth(row: &ObservedGuest, key: &DiskKey, size: DiskSize, 
         return Err(vec![Refusal::disk_shrink(key, before, size)]);
     }
     if size == before {
-        return Ok(Vec::new());
+        return Ok(None);
     }
     let Some(storage) = &disk.storage else {
         return Err(vec![Refusal::unsupported_change("disk.grow", "the disk is a path on the node, not a volume of a storage")]);
     };
-    let node = observation.node_of(row);
-    let added_kib = size.kib().saturating_sub(before.kib());
-    let refusals = super::placement::check_space(node, storage, row.kind, added_kib);
-    if !refusals.is_empty() {
-        return Err(refusals);
-    }
     let volume = Some(disk.volume.clone());
-    Ok(vec![Change::DiskGrow(Box::new(DiskGrowth { after: size, before, disk: key.clone(), volume }))])
+    Ok(Some((DiskGrowth { after: size, before, disk: key.clone(), volume }, storage)))
 }
 
 /// The guards of a guest that a step only reads from, which must have been read too.

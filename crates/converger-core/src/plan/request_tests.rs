@@ -343,7 +343,8 @@ fn world_with_birth(case: RequestCase, provisioned: bool) -> RequestWorld {
     born["identity"] = json!({ "ctime": 1_763_000_500, "uuid": "00000120-0000-4000-8000-000000000000" });
     world.observation["guests"].as_array_mut().expect("rows").insert(3, born);
     let identity = GuestIdentity::Qemu { uuid: Some("00000120-0000-4000-8000-000000000000".into()), ctime: Some(1_763_000_500) };
-    let birth = Birth { identity, provisioned, request, vmid: Vmid::new(120).expect("an id") };
+    let vmid = Vmid::new(120).expect("an id");
+    let birth = Birth { grown: true, identity: Some(identity), provisioned, request: Some(request), vmid };
     world.rules = world.rules.with_births(vec![birth]);
     world
 }

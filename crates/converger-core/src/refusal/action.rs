@@ -68,6 +68,26 @@ impl Refusal {
         name.into_iter().fold(refusal, |refusal, name| refusal.with("name", name))
     }
 
+    /// The refusal of a guest that `from` does not make, because it was made before.
+    pub(crate) fn guest_missing_again() -> Self {
+        Self::new(RefusalCode::GuestMissing).with("cause", "it was made before")
+    }
+
+    /// The marks are those that the template has.
+    pub(crate) fn template_unpinned(template: Vmid, marks: String) -> Self {
+        Self::new(RefusalCode::TemplateUnpinned).with("identity", &*marks).with("template", Datum::Number(u64::from(template.get())))
+    }
+
+    pub(crate) fn template_mismatch(template: Vmid, marks: Vec<String>) -> Self {
+        Self::new(RefusalCode::TemplateMismatch)
+            .with("marks", Datum::Words(marks))
+            .with("template", Datum::Number(u64::from(template.get())))
+    }
+
+    pub(crate) fn template_unusable(template: Vmid, cause: &str) -> Self {
+        Self::new(RefusalCode::TemplateUnusable).with("cause", cause).with("template", Datum::Number(u64::from(template.get())))
+    }
+
     pub(crate) fn not_template(source: Vmid) -> Self {
         Self::new(RefusalCode::NotTemplate).with("source", Datum::Number(u64::from(source.get())))
     }
@@ -77,7 +97,8 @@ impl Refusal {
     }
 
     pub(crate) fn provisioning_unfinished(birth: &Birth) -> Self {
-        Self::new(RefusalCode::ProvisioningUnfinished).with("request", &*birth.request.to_string())
+        let refusal = Self::new(RefusalCode::ProvisioningUnfinished);
+        birth.request.into_iter().fold(refusal, |refusal, request| refusal.with("request", &*request.to_string()))
     }
 
     /// The refusal of a request whose key belongs to an operation of another request.

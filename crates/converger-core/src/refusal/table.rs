@@ -41,7 +41,7 @@ const fn entry(
 }
 
 /// All codes, in the order of [`RefusalCode`].
-pub static TABLE: [RefusalEntry; 60] = [
+pub static TABLE: [RefusalEntry; 63] = [
     entry(
         RefusalCode::NotQuorate,
         "not-quorate",
@@ -75,8 +75,8 @@ pub static TABLE: [RefusalEntry; 60] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "the guest does not exist",
-        "The list of guests is complete and the id is not in it. A missing guest is not made unless a person requests it.",
-        "Check the id. Restore or create the guest, or remove it from the declared state.",
+        "The list of guests is complete and the id is not in it. A missing guest is made only if a person requests it, or if it is declared with `from` and was never made before.",
+        "Check the id. Restore or create the guest, or remove it from the declared state. If `from` made it before, it is not made again: to replace a lost guest on purpose, remove its `identity` and request it with `converger action vm.clone`.",
     ),
     entry(
         RefusalCode::KindMismatch,
@@ -580,6 +580,33 @@ pub static TABLE: [RefusalEntry; 60] = [
         RefusalReach::Guest,
         "the guest was made, and its first configuration is not written yet",
         "The guest is a clone whose request was cut off before its configuration was written. If it started now, it would run with the configuration of its source, such as its addresses and keys.",
-        "Repeat the same `converger action vm.clone` command: it continues with the steps that are left.",
+        "Repeat the command that made it: the same `converger action vm.clone`, or `converger apply` with its `from` in desired.yaml. It continues with the steps that are left.",
+    ),
+    entry(
+        RefusalCode::TemplateUnpinned,
+        "template-unpinned",
+        RefusalStage::Plan,
+        RefusalReach::Guest,
+        "`from` names a template without its birth marks",
+        "An id can be used again by another guest. A guest is made only from the template that was meant.",
+        "Check that it is the right template, and write these marks below `from` in desired.yaml, as `identity`.",
+    ),
+    entry(
+        RefusalCode::TemplateMismatch,
+        "template-mismatch",
+        RefusalStage::Plan,
+        RefusalReach::Guest,
+        "the template has other birth marks than declared",
+        "The id of the template belongs to another guest now, or the template was made again.",
+        "Check the template. If it is the right one, correct `identity` below `from` in desired.yaml.",
+    ),
+    entry(
+        RefusalCode::TemplateUnusable,
+        "template-unusable",
+        RefusalStage::Plan,
+        RefusalReach::Guest,
+        "the template that `from` names cannot be used",
+        "The template is missing, could not be read, or is of the other kind.",
+        "Check the id of the template and its node, and try again.",
     ),
 ];

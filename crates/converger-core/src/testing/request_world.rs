@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::desired;
+use crate::document::Notation;
 use crate::guest::{EnvironmentName, GuestKind, Vmid};
 use crate::intent::{ActionRequest, ActionTarget, Intent};
 use crate::observe;
@@ -93,7 +95,22 @@ impl RequestWorld {
         let (Some(environment), Some(vmid)) = (EnvironmentName::new("lab"), Vmid::new(vmid)) else { panic!("a name and an id") };
         let target = ActionTarget { kind, vmid };
         let request = ActionRequest::parse(environment, action, target, parameters.iter().copied());
-        let intent = Intent::from(request.unwrap_or_else(|faults| panic!("{faults:?}")));
+        self.plan_intent(&Intent::from(request.unwrap_or_else(|faults| panic!("{faults:?}"))))
+    }
+
+    /// The plan of a declared state.
+    ///
+    /// # Panics
+    /// The declared state or the observation is not valid.
+    #[allow(clippy::panic, reason = "a test with an invalid fixture is wrong")]
+    #[must_use]
+    pub fn plan_desired(&self, yaml: &str) -> Plan {
+        let desired = desired::parse(yaml.as_bytes(), Notation::Yaml).unwrap_or_else(|faults| panic!("{faults:?}"));
+        self.plan_intent(&Intent::from(desired))
+    }
+
+    #[allow(clippy::panic, reason = "a test with an invalid fixture is wrong")]
+    fn plan_intent(&self, intent: &Intent) -> Plan {
         let observation = observe::parse(self.observation.to_string().as_bytes()).unwrap_or_else(|faults| panic!("{faults:?}"));
         plan(intent.clone(), Arc::new(observation.into_scoped(&intent.scope())), Arc::new(self.rules.clone()))
     }

@@ -126,6 +126,7 @@ impl OperationSample {
         };
         let name = GuestName::new("web").expect(WELL_FORMED);
         let clone = GuestClone {
+            grows: false,
             disks: ClonedDisks::Linked,
             name,
             node,

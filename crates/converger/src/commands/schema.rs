@@ -106,6 +106,7 @@ fn desired() -> Json {
             "stop": enumeration(&["shutdown", "hard"]),
             "stop_timeout": { "type": "string", "pattern": "^[1-9][0-9]*[sm]$" },
             "identity": identity(),
+            "from": guest_origin(),
         }),
     );
     let mut schema = object(
@@ -118,6 +119,21 @@ fn desired() -> Json {
     );
     add_header(&mut schema, "The declared state of one environment (desired.yaml, desired.json)");
     schema
+}
+
+/// How a guest is made: the template, and parameters of `vm.clone`.
+fn guest_origin() -> Json {
+    let texts = || json!({ "anyOf": [text(), list(text())] });
+    object(
+        &["template"],
+        json!({
+            "template": vmid(), "identity": identity(), "disks": enumeration(&["linked", "full"]), "node": text(), "storage": text(),
+            "pool": text(), "disk": text(), "disk-size": desired_value(ValueShape::Mib), "cpu": text(), "bridge": text(),
+            "vlan": { "type": "integer", "minimum": 1, "maximum": 4094 }, "mac": text(), "addresses": texts(), "gateway": texts(),
+            "dns": texts(), "search-domain": text(), "ci-user": text(), "ssh-keys": texts(),
+            "password": { "type": "string", "pattern": "^(env|file|credential):" },
+        }),
+    )
 }
 
 fn add_header(schema: &mut Json, title: &str) {

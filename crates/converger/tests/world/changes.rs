@@ -241,6 +241,7 @@ pub(crate) fn clone_change(transport: &LabTransport<()>, kind: GuestKind, node: 
     let storage = storage.map(|name| StorageName::new(name).unwrap_or_else(|| panic!("{name} is no storage")));
     Change::Clone(Box::new(GuestClone {
         disks,
+        grows: false,
         name,
         node: node_name(node),
         pool: None,

@@ -32,17 +32,17 @@ pub(super) fn check_request(arguments: &RequestArgs) -> Result<CheckedRequest<'_
     let mut faults = Vec::new();
     let Some(action) = arguments.name.as_deref() else {
         let help = "`converger action list` shows all actions".to_owned();
-        return Err(faults_error(&[ParameterFault { message: "the request names no action".to_owned(), help: Some(help) }]));
+        return Err(faults_error(&[ParameterFault::with_help("the request names no action".to_owned(), help)]));
     };
     let (target, first_parameter) = read_target(arguments.target.as_deref(), &mut faults);
     let mut parameters = Vec::new();
     for text in first_parameter.into_iter().chain(arguments.parameters.iter().map(String::as_str)) {
         match text.split_once('=') {
             Some(parameter) => parameters.push(parameter),
-            None => faults.push(ParameterFault {
-                message: format!("{} is not a parameter", quote_word(text)),
-                help: Some("write parameters as NAME=VALUE, without blanks around `=`".to_owned()),
-            }),
+            None => faults.push(ParameterFault::with_help(
+                format!("{} is not a parameter", quote_word(text)),
+                "write parameters as NAME=VALUE, without blanks around `=`".to_owned(),
+            )),
         }
     }
     let found = match target {
@@ -59,17 +59,17 @@ pub(super) fn check_request(arguments: &RequestArgs) -> Result<CheckedRequest<'_
 /// The target, or else a fault. A parameter in its place is returned as one: the target was left out.
 fn read_target<'t>(text: Option<&'t str>, faults: &mut Vec<ParameterFault>) -> (Option<ActionTarget>, Option<&'t str>) {
     let Some(text) = text else {
-        faults.push(ParameterFault { message: "the request names no guest".to_owned(), help: Some(TARGET_HELP.to_owned()) });
+        faults.push(ParameterFault::with_help("the request names no guest".to_owned(), TARGET_HELP.to_owned()));
         return (None, None);
     };
     if text.contains('=') {
-        faults.push(ParameterFault { message: "the request names no guest".to_owned(), help: Some(TARGET_HELP.to_owned()) });
+        faults.push(ParameterFault::with_help("the request names no guest".to_owned(), TARGET_HELP.to_owned()));
         return (None, Some(text));
     }
     let target = parse_target(text);
     if target.is_none() {
         let (message, help) = describe_bad_target(text);
-        faults.push(ParameterFault { message, help: Some(help) });
+        faults.push(ParameterFault::with_help(message, help));
     }
     (target, None)
 }

@@ -7,9 +7,10 @@ use std::thread;
 use converger_core::approve::Confirmation;
 use converger_core::artifact::Digest;
 use converger_core::guest::{RunState, Vmid};
+use converger_core::plan::Step;
 use converger_core::safety::JudgedVerdict;
 use converger_engine::executor::RunSignal;
-use converger_runtime::run::GoingDown;
+use converger_runtime::run::NamedGuest;
 use converger_runtime::{Environment, Question, Run};
 use futures_util::future::{Either, select};
 use rustix::termios::{QueueSelector, tcflush};
@@ -62,7 +63,7 @@ pub(super) async fn request_confirmation(arguments: &RunArguments, run: &Run, en
     if let Some(digest) = parse_digest(arguments)? {
         return Ok(Answer::new(Confirmation::FullDigest { by, digest }));
     }
-    let Question::Confirm { going_down, left_out } = run.question() else { return Ok(Answer::new(Confirmation::None)) };
+    let Question::Confirm { to_name, left_out } = run.question() else { return Ok(Answer::new(Confirmation::None)) };
     if !has_terminal() {
         return Ok(Answer::new(Confirmation::None));
     }
@@ -73,14 +74,9 @@ pub(super) async fn request_confirmation(arguments: &RunArguments, run: &Run, en
         None => return Ok(Answer::declined(by, UNANSWERED.to_owned())),
     }
     let mut names = Vec::new();
-    for GoingDown { vmid, name } in going_down {
+    for NamedGuest { vmid, name } in to_name {
         let shown = apply_style(render::BOLD, quote_untrusted(&name));
-        // A guest that is moved offline does not run; it cannot be started meanwhile.
-        let question = if stops_guest(run, vmid) {
-            format!("This stops {shown}. Type its name: ")
-        } else {
-            format!("{shown} cannot run meanwhile. Type its name: ")
-        };
+        let question = name_question(run, vmid, &shown.to_string());
         match person.ask(&question).await? {
             // Each name is compared with its own question: two swapped names confirm nothing.
             Some(typed) if *typed == *name => names.push(typed.into()),
@@ -91,14 +87,20 @@ pub(super) async fn request_confirmation(arguments: &RunArguments, run: &Run, en
     Ok(Answer::new(Confirmation::Typed { by, names }))
 }
 
-/// Whether a step of this guest ends with it stopped.
-fn stops_guest(run: &Run, vmid: Vmid) -> bool {
-    run.planned().judged.guests().any(|(guest, verdict)| match verdict {
-        JudgedVerdict::Steps(steps) if guest.vmid == vmid => {
-            steps.iter().any(|step| step.change.resulting_state() == Some(RunState::Stopped))
-        }
-        _ => false,
-    })
+/// The question for the name of a guest: what happens to it.
+fn name_question(run: &Run, vmid: Vmid, shown: &str) -> String {
+    let has_step = |is_meant: fn(&Step) -> bool| {
+        let mut guests = run.planned().judged.guests();
+        guests.any(|(guest, verdict)| matches!(verdict, JudgedVerdict::Steps(steps) if guest.vmid == vmid && steps.iter().any(is_meant)))
+    };
+    if has_step(Step::makes_declared_guest) {
+        return format!("This makes {shown}, which must never have existed. Type its name: ");
+    }
+    if has_step(|step| step.change.resulting_state() == Some(RunState::Stopped)) {
+        return format!("This stops {shown}. Type its name: ");
+    }
+    // A guest that is moved offline does not run; it cannot be started meanwhile.
+    format!("{shown} cannot run meanwhile. Type its name: ")
 }
 
 const UNANSWERED: &str = "there was no answer; nothing was sent";
