@@ -1,7 +1,8 @@
 //! Planning, compared with a bare sorted merge of the same two lists that compares the same fields and allocates nothing.
 //!
 //! `plan <guests> <repetitions>` prints one JSON object with the least CPU time of each, in nanoseconds. Both are measured alternately, on
-//! one thread and the same data. The time of planning includes dropping the plan.
+//! one thread and the same data. The time of planning includes dropping the plan. With a third argument, `1`, all guests are missing and
+//! made from a template.
 #![expect(clippy::disallowed_methods, reason = "a bench takes arguments and reads its CPU time; core is handed what it needs")]
 
 mod cpu;
@@ -12,28 +13,50 @@ use std::sync::Arc;
 
 use converger_core::desired::{self, Desired, DesiredGuest, DesiredSetting};
 use converger_core::document::Notation;
+use converger_core::intent::Intent;
 use converger_core::normalize::{Field, FieldValue};
 use converger_core::observe::{self, Observation, ObservedGuest, ObservedStatus, Reading, Scoped};
 use converger_core::plan::{Plan, Verdict, plan};
 use converger_core::policy::Rules;
+use converger_core::testing::RequestWorld;
 
 use fleet::{BenchFleet, GuestShare};
 
 fn main() {
     let numbers: Vec<u32> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
-    let [guests, repetitions] = numbers[..] else {
-        eprintln!("plan <guests> <repetitions>");
+    let [guests, repetitions, ref rest @ ..] = numbers[..] else {
+        eprintln!("plan <guests> <repetitions> [1]");
         return;
     };
-    let fleet = BenchFleet { guests, drifted_share: GuestShare::OneIn(4), ordered_share: GuestShare::None };
-    let desired = desired::parse(fleet.desired_json().as_bytes(), Notation::Json).expect("the fleet is well-formed");
-    let observation = observe::parse(fleet.current_json().as_bytes()).expect("the fleet is well-formed");
-    let inputs =
-        BenchInputs { observation: Arc::new(observation.into_scoped(&desired.scope())), desired: Arc::new(desired), rules: Arc::default() };
+    let (desired, observation) = if rest.is_empty() { write_fleet(guests) } else { write_births(guests) };
+    let desired = desired::parse(desired.as_bytes(), Notation::Json).expect("the fleet is well-formed");
+    let observation = observe::parse(observation.as_bytes()).expect("the fleet is well-formed");
+    let scope = Intent::from(desired.clone()).scope();
+    let inputs = BenchInputs { observation: Arc::new(observation.into_scoped(&scope)), desired: Arc::new(desired), rules: Arc::default() };
     let drifted = count_drifted(&inputs.desired, &inputs.observation);
     assert_eq!(drifted, count_unconverged(&inputs.plan()), "the merge and the planner must find the same guests");
     let [merge, plan] = cpu::measure_least(repetitions, &inputs, [merge_once, plan_once]);
     println!(r#"{{"guests":{guests},"drifted":{drifted},"merge_ns":{merge},"plan_ns":{plan}}}"#);
+}
+
+/// desired.json and current.json of guests that exist.
+fn write_fleet(guests: u32) -> (String, String) {
+    let fleet = BenchFleet { guests, drifted_share: GuestShare::OneIn(4), ordered_share: GuestShare::None };
+    (fleet.desired_json(), fleet.current_json())
+}
+
+/// desired.json and current.json of guests that are all to be made from one template.
+fn write_births(guests: u32) -> (String, String) {
+    let guest = |index: u32| {
+        format!(
+            r#"{{"vmid":{vmid},"kind":"qemu","name":"web-{vmid}","state":"running","config":{{"cores":4,"tags":["web"]}},
+            "from":{{"template":900,"identity":{{"ctime":1700000900}},"bridge":"vmbr1","addresses":"10.0.0.7/24","disk-size":"40GiB"}}}}"#,
+            vmid = 1000 + index
+        )
+    };
+    let guests: Vec<String> = (0..guests).map(guest).collect();
+    let desired = format!(r#"{{"version":1,"environment":"lab","guests":[{}]}}"#, guests.join(","));
+    (desired, RequestWorld::default().observation.to_string())
 }
 
 struct BenchInputs {

@@ -161,7 +161,7 @@ impl Step {
             }
             StepReason::Requested => "requested".into(),
             StepReason::MadeFromTemplate => match self.change {
-                Change::Clone(_) => "declared with `from`, and never made".into(),
+                Change::Clone(_) => "declared with `from`, and missing".into(),
                 _ => "declared, for a guest that is made from a template".into(),
             },
         }

@@ -28,7 +28,7 @@ use super::codec::{
 };
 use super::shell_quote::quote;
 
-pub use converger_core::observe::{CapacityOf, ExtraReads, GuestNeed, IntentNeeds, NodeReads, ReadSet};
+pub use converger_core::observe::{BirthNeed, BirthNeeds, CapacityOf, ExtraReads, GuestNeed, IntentNeeds, NodeReads, ReadSet};
 use node_lists::{NodeLists, OwnRow};
 use rows::NextRead;
 pub(super) use rows::fallback_name;

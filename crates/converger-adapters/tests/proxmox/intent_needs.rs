@@ -1,7 +1,9 @@
 //! What an intent needs beyond rows and configs: in how many requests it is read, and what a failed request leaves unread.
 
 use converger_adapters::proxmox::codec::{HttpResponse, SnapshotName};
-use converger_adapters::proxmox::observe::{CapacityOf, ExtraReads, GuestNeed, IntentNeeds, NodeReads, ProxmoxReading, ReadSet};
+use converger_adapters::proxmox::observe::{
+    BirthNeed, BirthNeeds, CapacityOf, ExtraReads, GuestNeed, IntentNeeds, NodeReads, ProxmoxReading, ReadSet,
+};
 use converger_core::guest::{GuestKind, NodeName};
 use converger_core::observe::{Observation, ObservedNode, PlanView, Reading, Seen};
 
@@ -86,6 +88,26 @@ fn g4_every_need_costs_the_stated_number_of_requests() {
     assert_eq!(of_nodes(NodeReads { storages: [node_name("n2")].into(), ..NodeReads::default() }), ["nodes/n2/storage"]);
     let own_nodes = ExtraReads { own_node_capacity: true, own_node_storages: true, ..ExtraReads::default() };
     assert_eq!(of_guests(own_nodes), ["nodes/n1/status", "nodes/n1/storage", "nodes/n2/status", "nodes/n2/storage"]);
+}
+
+/// A declared state with templates costs nothing more as long as all of its guests exist.
+#[test]
+fn templates_are_read_only_if_a_guest_is_missing() {
+    let requests_for = |vmid: u64| {
+        let extras = ExtraReads { disks: true, own_node_capacity: true, ..ExtraReads::default() };
+        let need = GuestNeed { kind: GuestKind::Qemu, state: None, config: true, tags: true, extras };
+        let nodes = NodeReads { storages: [node_name("n2")].into(), ..NodeReads::default() };
+        let birth = BirthNeed { vmid: test_vmid(vmid), template: test_vmid(200), need, nodes };
+        let proxmox = answering_proxmox();
+        let needs = ReadSet::DeclaredBirths(BirthNeeds { declared: [].into(), births: vec![birth] });
+        take_reading(&proxmox, &[vmid, 200], &needs, None).expect("a reading");
+        let is_detail = |path: &String| ["qemu/200", "/storage", "n1/status", "n2/status"].iter().any(|own| path.contains(own));
+        let mut requests: Vec<String> = proxmox.requests().into_iter().filter(is_detail).collect();
+        requests.sort();
+        requests.iter().map(|request| request.trim_start_matches("GET /api2/extjs/").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(requests_for(100), [""; 0]);
+    assert_eq!(requests_for(300), ["nodes/n1/qemu/200/pending", "nodes/n1/status", "nodes/n2/storage"]);
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn reads_details_only_of_changing_or_managed_guests() {
     let proxmox = three_guests();
     let mut needs = match declared_needs(Some(RunState::Stopped), false, &[100, 101]) {
         ReadSet::Declared(needs) => needs,
-        ReadSet::Everything | ReadSet::Lists | ReadSet::Intent(_) => unreachable!("declared"),
+        ReadSet::Everything | ReadSet::Lists | ReadSet::DeclaredBirths(_) | ReadSet::Intent(_) => unreachable!("declared"),
     };
     needs
         .insert(test_vmid(200), GuestNeed { kind: GuestKind::Qemu, state: None, config: true, tags: false, extras: ExtraReads::default() });

@@ -275,6 +275,7 @@ fn clone_change(disks: ClonedDisks) -> Change {
     let name = GuestName::new("copy").expect("a name");
     Change::Clone(Box::new(GuestClone {
         disks,
+        grows: false,
         name,
         node: node_name("n2"),
         pool: None,

@@ -157,7 +157,17 @@ fn clone_write(kind: GuestKind, node: &str, disks: ClonedDisks, pool: Option<&st
     };
     let name = GuestName::new("copy").expect("a name");
     let (vmid, storage) = (Vmid::new(200).expect("an id"), storage.map(|name| StorageName::new(name).expect("a name")));
-    let clone = GuestClone { disks, name, node: node_name(node), pool: pool.map(Into::into), provisions: false, source, storage, vmid };
+    let clone = GuestClone {
+        disks,
+        grows: false,
+        name,
+        node: node_name(node),
+        pool: pool.map(Into::into),
+        provisions: false,
+        source,
+        storage,
+        vmid,
+    };
     ProxmoxWrite::Clone { guest, clone: Box::new(clone) }
 }
 

@@ -175,12 +175,16 @@ fn read_parameter<'t, S: EventSource<'t>>(
     if reader.peek_kind()? != ValueKind::List {
         return read_plain_text(reader, &what);
     }
-    let mut items = Vec::new();
+    let mut items: Option<Vec<String>> = Some(Vec::new());
     let span = reader.read_items(&what, |reader| {
-        items.extend(read_plain_text(reader, &format!("an item of {what}"))?.map(|(text, _)| text));
+        let item = read_plain_text(reader, &format!("an item of {what}"))?;
+        items = items.take().zip(item).map(|(mut items, (text, _))| {
+            items.push(text);
+            items
+        });
         Ok(())
     })?;
-    Ok(span.map(|span| (items.join(separator), span)))
+    Ok(span.zip(items).map(|(span, items)| (items.join(separator), span)))
 }
 
 fn read_plain_text<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, what: &str) -> Result<Option<(String, Span)>, End> {
@@ -279,7 +283,11 @@ mod tests {
 
     #[test]
     fn canonical_form_reads_back_and_is_sorted() {
-        for from in [FULL, "template: 900", "template: 900, ssh-keys: ['ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHk0 ann']"] {
+        for from in [
+            FULL,
+            "template: 900",
+            "template: 900, ssh-keys: ['ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ1Yv1y0b1kJ6l0oTq2p5bqg8m3f0yX9b2v7c4d5e6f7 ann']",
+        ] {
             let desired = parse(from);
             let bytes = serde_json::to_vec(&desired).expect("memory takes it");
             let again = desired::parse_normal(&bytes).unwrap_or_else(|faults| panic!("{faults:#?}\n{}", String::from_utf8_lossy(&bytes)));
@@ -311,7 +319,8 @@ mod tests {
         check_fault("template: 900, identity: {}", "`identity` pins nothing");
         check_fault("template: 900, identity: { rootfs: a }", "rootfs");
         check_fault("template: 900, disk: scsi0", "`from.disk` is given without a size");
-        check_fault("template: 900, disk-size: 16", "`from.disk-size` is `16`");
+        check_fault("template: 900, disk-size: 16GB", "`from.disk-size` is `16GB`");
+        check_fault("template: 900, disk-size: 16", "`disk-size` must be text");
         check_fault("template: 900, gateway: 10.0.0.1", "`from.gateway` has 10.0.0.1");
         check_fault("template: 900, disks: linked, storage: tank", "`from.storage` does not fit");
         let unnamed = faults("kind: qemu, identity: { uuid: a }", "template: 900");

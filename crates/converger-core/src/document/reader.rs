@@ -4,6 +4,7 @@
 //! the next fault. `Err(DecodeAborted)` means that nothing more can be read.
 
 use std::borrow::Cow;
+use std::net::Ipv4Addr;
 
 use super::{Diagnostic, Diagnostics, DocumentEvent, EventSource, QuoteStyle, ScalarToken, Span};
 
@@ -374,8 +375,11 @@ pub(super) fn is_ambiguous(text: &str) -> bool {
     text.is_empty() || looks_numeric(text) || is_keyword
 }
 
-/// Whether it looks like an integer, decimal, hexadecimal or octal number or a time of day. UUIDs and MAC addresses do not.
+/// Whether it looks like an integer, decimal, hexadecimal or octal number or a time of day. UUIDs, MAC addresses and IP addresses do not.
 fn looks_numeric(text: &str) -> bool {
+    if text.parse::<Ipv4Addr>().is_ok() {
+        return false;
+    }
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     if let Some(digits) = unsigned.strip_prefix("0x").or_else(|| unsigned.strip_prefix("0o")) {
         return digits.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'_');

@@ -9,8 +9,8 @@ use crate::refusal::Datum;
 use crate::safety::{Judged, judge};
 use crate::testing::RequestWorld;
 
-const TEMPLATE_UUID: &str = "00000900-0000-4000-8000-000000000000";
-const OWN_UUID: &str = "00000120-0000-4000-8000-000000000000";
+const TEMPLATE_UUID: &str = "0000000900-0000-4000-8000-000000000000";
+const OWN_UUID: &str = "0000000120-0000-4000-8000-000000000000";
 
 /// desired.yaml with guest 120, made from the template 900; `more` are lines of the guest, `from` lines of its `from`.
 fn declare(more: &str, from: &str) -> String {
@@ -20,7 +20,7 @@ fn declare(more: &str, from: &str) -> String {
     )
 }
 
-const PIN: &str = "      identity: { uuid: 00000900-0000-4000-8000-000000000000, ctime: 1700000900 }\n";
+const PIN: &str = "      identity: { uuid: 0000000900-0000-4000-8000-000000000000, ctime: 1700000900 }\n";
 const GROW: &str = "      disk-size: 40GiB\n";
 const RUNNING: &str = "    state: running\n    config: { cores: 4 }\n";
 
@@ -89,7 +89,7 @@ fn g2_never_makes_a_guest_again() {
     for left in [Birth { provisioned: false, ..birth() }, Birth { identity: None, ..birth() }, Birth { grown: false, ..birth() }] {
         check(&yaml, |world| remember(world, left), &["guest-missing"]);
     }
-    let pinned = declare("    identity: { uuid: 00000120-0000-4000-8000-000000000000 }\n", PIN);
+    let pinned = declare("    identity: { uuid: 0000000120-0000-4000-8000-000000000000 }\n", PIN);
     check(&pinned, |_| (), &["guest-missing"]);
     let mut world = RequestWorld::default();
     remember(&mut world, birth());
@@ -100,14 +100,14 @@ fn g2_never_makes_a_guest_again() {
 
 #[test]
 fn g1_makes_no_guest_that_may_exist() {
-    let unlisted = json!([{ "vmid": 120, "cause": "node pve2 did not answer" }]);
+    let unlisted = json!([{ "vmid": 120, "cause": "node-offline" }]);
     check(
         &declare_full(),
         |world| {
             world.observation["complete"] = json!(false);
             world.observation["unlisted"] = unlisted;
         },
-        &["observation-incomplete"],
+        &["observation-incomplete", "guest-unknown"],
     );
 }
 
@@ -125,7 +125,7 @@ fn refuses_a_template_that_is_not_pinned_and_shows_its_marks() {
 fn refuses_a_template_that_is_not_the_declared_one() {
     let yaml = declare_full();
     check(&yaml, |world| world.guest_mut(900)["identity"]["ctime"] = json!(1_700_000_901), &["template-mismatch"]);
-    check(&yaml, |world| world.guest_mut(900)["template"] = json!(false), &["not-template"]);
+    check(&yaml, |world| world.guest_mut(900)["template"] = json!(false), &["not-a-template"]);
     check(&yaml, |world| world.guest_mut(900)["status"] = json!("unknown"), &["template-unusable"]);
     check(&yaml, |world| drop(world.guest_mut(900).as_object_mut().expect("a row").remove("identity")), &["template-unusable"]);
     check(&yaml.replace("template: 900", "template: 901"), |_| (), &["template-unusable"]);
@@ -137,7 +137,7 @@ fn refuses_a_template_that_is_not_the_declared_one() {
 #[test]
 fn refuses_what_the_clone_action_refuses() {
     let yaml = declare_full();
-    check(&yaml, |world| world.guest_mut(900)["lock"] = json!("backup"), &["locked"]);
+    check(&yaml, |world| world.guest_mut(900)["lock"] = json!("backup"), &["guest-locked"]);
     check(&yaml, |world| world.guest_mut(900)["protection"] = json!(true), &["protection-copied"]);
     check(&yaml, |world| world.observation["nodes"][0]["online"] = json!(false), &["node-offline"]);
     check(&declare("", &format!("{PIN}      disk-size: 8GiB\n")), |_| (), &["disk-shrink"]);

@@ -64,6 +64,9 @@ fn copied_volumes(request: &MigrationRequest, hardware: &GuestHardware, from: &O
         }
     }
     refusals.dedup();
+    // A drive of a CD is among the disks and among the other volumes.
+    tied.sort_unstable();
+    tied.dedup();
     if !tied.is_empty() {
         refusals.push(Refusal::local_resources(tied));
     }

@@ -319,7 +319,7 @@ pub static TABLE: [RefusalEntry; 63] = [
         RefusalReach::Run,
         "the plan needs an approval that it does not have",
         "Steps that interrupt guests need a person at a terminal who confirms, and types the name of each guest that goes down and stays down. A digest in a script covers benign steps only. In a shared environment a second person must approve.",
-        "The evidence says what is needed and for which guests. Confirm at a terminal and type the names of the guests that go down; in a script, pass `--confirm` with the digest that `converger plan` or `apply` shows for the same `--only`. Approval by a second person is not implemented yet.",
+        "The evidence says what is needed and for which guests. Confirm at a terminal and type the names of the guests that go down or are made; in a script, pass `--confirm` with the digest that `converger plan` or `apply` shows for the same `--only`. Approval by a second person is not implemented yet.",
     ),
     entry(
         RefusalCode::EnvironmentBusy,

@@ -181,8 +181,9 @@ fn render_report(whole: &VerifyReport) -> String {
 }
 
 fn report_json(whole: &VerifyReport) -> serde_json::Value {
+    let what = anstream::adapter::strip_str(&whole.what).to_string();
     json!({
-        "schema": "converger.verified/1", "whole": true, "what": whole.what, "entries": whole.entries, "root": whole.root, "epoch": whole.epoch,
+        "schema": "converger.verified/1", "whole": true, "what": what, "entries": whole.entries, "root": whole.root, "epoch": whole.epoch,
         "key": whole.verifier.as_ref().map(ToString::to_string), "key_verified": !whole.is_key_unverified, "gone": whole.pruned, "notes": whole.notes, "proven": whole.proven,
     })
 }
