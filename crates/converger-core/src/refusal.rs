@@ -82,6 +82,7 @@ pub enum RefusalCode {
     TemplateUnpinned,
     TemplateMismatch,
     TemplateUnusable,
+    CloudInitMissing,
 }
 
 /// The stage that refuses.
@@ -576,7 +577,7 @@ mod tests {
             assert_eq!(entry.code as usize, index, "{}", entry.word);
             assert_eq!(RefusalCode::from_word(entry.word), Some(entry.code));
         }
-        assert_eq!(RefusalCode::TemplateUnusable as usize + 1, TABLE.len(), "the last code is in the table");
+        assert_eq!(RefusalCode::CloudInitMissing as usize + 1, TABLE.len(), "the last code is in the table");
     }
 
     #[test]

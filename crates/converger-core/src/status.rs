@@ -150,7 +150,8 @@ pub fn refusal_status(code: Refusal) -> EndStatus {
         | Refusal::ProvisioningUnfinished
         | Refusal::TemplateUnpinned
         | Refusal::TemplateMismatch
-        | Refusal::TemplateUnusable => 409,
+        | Refusal::TemplateUnusable
+        | Refusal::CloudInitMissing => 409,
     };
     EndStatus { exit: REFUSED, http }
 }

@@ -24,7 +24,10 @@ pub(super) fn measure_actions(programs: &BenchPrograms, report: &mut BenchReport
 pub(super) fn measure_provisioning(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
     let measured = child::run_for_json(&programs.plan, &[PROVISIONED_GUESTS, &TURNS.to_string(), "1"])?;
     let cost = PlanCost { plan_ns: read_number(&measured, "plan_ns")?, merge_ns: read_number(&measured, "merge_ns")? };
-    report.add_remark(format!("plan of {PROVISIONED_GUESTS} guests made from a template: {:.2} times a bare merge (not judged)", cost.ratio()));
+    report.add_remark(format!(
+        "plan of {PROVISIONED_GUESTS} guests made from a template: {:.2} times a bare merge (not judged)",
+        cost.ratio()
+    ));
     report.add_measurement("plan-entries", json!({ PROVISIONED_GUESTS: cost.to_json() }));
     Ok(())
 }

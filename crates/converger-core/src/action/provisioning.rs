@@ -30,6 +30,19 @@ impl Provisioning {
         self.attributes.is_empty() && self.fields.is_empty() && self.password.is_none()
     }
 
+    /// The names of the parameters that only cloud-init puts into effect, sorted. Containers need none: Proxmox configures them itself.
+    #[must_use]
+    pub fn cloud_init_parameters(&self) -> Vec<&'static str> {
+        if self.kind == GuestKind::Lxc {
+            return Vec::new();
+        }
+        let of_hardware = ["bridge", "cpu", "mac", "vlan"];
+        let attributes = self.attributes.entries().into_iter().map(|(name, _)| name).filter(|name| !of_hardware.contains(name));
+        let mut names: Vec<&str> = attributes.chain(self.password.is_some().then_some("password")).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// The tags that the guest has afterwards, if they are written.
     #[must_use]
     pub fn tags(&self) -> Option<&WordSet> {

@@ -42,6 +42,17 @@ pub struct GuestDisk {
     pub volume: Box<str>,
 }
 
+impl GuestDisk {
+    /// Whether its volume has the data for cloud-init, by the name that Proxmox gives such a volume.
+    #[must_use]
+    pub fn is_cloud_init(&self) -> bool {
+        let file = self.volume.rsplit([':', '/']).next().unwrap_or_default();
+        let name = ["raw", "qcow2"].iter().find_map(|format| file.strip_suffix(format)?.strip_suffix('.')).unwrap_or(file);
+        let owner = name.strip_suffix("cloudinit").and_then(|rest| rest.strip_prefix("vm-")?.strip_suffix('-'));
+        self.is_cdrom && (name == "cloudinit" || owner.is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit())))
+    }
+}
+
 /// A volume of a guest that is no disk of it. Members are sorted by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GuestVolume {

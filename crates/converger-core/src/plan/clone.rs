@@ -184,6 +184,7 @@ fn derive_clone(request: &CloneRequest, source: &ObservedGuest, observation: &Sc
     let provision = requested_step(Change::Provision(Box::new(request.provisioning.clone())), RunState::Stopped);
     refusals.extend(super::config::check_supported(source, &[provision]));
     refusals.extend(check_tag_case(request, observation));
+    refusals.extend(check_cloud_init(request, source));
     let node = request.node.clone().unwrap_or_else(|| from.name.clone());
     refusals.extend(check_target(request, source, disks, from, &node, observation));
     if !refusals.is_empty() {
@@ -230,6 +231,13 @@ fn check_copied_protection(request: &CloneRequest, source: &ObservedGuest, rules
     let flag = (source.protection == Reading::Read(true) && !is_declared).then(|| "protection-flag".to_owned());
     let grounds: Vec<String> = tags.chain(flag).collect();
     (!grounds.is_empty()).then(|| Refusal::protection_copied(grounds))
+}
+
+/// Refuses if parameters need cloud-init and the source has no drive for it: Proxmox would store them, and the guest would never read them.
+fn check_cloud_init(request: &CloneRequest, source: &ObservedGuest) -> Option<Refusal> {
+    let parameters = request.provisioning.cloud_init_parameters();
+    let has_drive = source.disks().into_option().is_none_or(|disks| disks.iter().any(GuestDisk::is_cloud_init));
+    (!parameters.is_empty() && !has_drive).then(|| Refusal::cloud_init_missing(source.vmid, &parameters))
 }
 
 /// Refuses if tags contain upper case and it is unknown whether the datacenter stores them in lower case.

@@ -246,6 +246,33 @@ fn refuses_a_source_that_cannot_be_cloned_so() {
     check(CLONE_FULL, |world| set_disk(world, 101, "storage", json!("local")), &["local-resources"]);
 }
 
+/// Proxmox would store the values and report success, and the guest would never read them.
+#[test]
+fn refuses_cloud_init_parameters_without_a_cloud_init_drive() {
+    let remove_drive = |world: &mut RequestWorld| {
+        world.guest_mut(900)["hardware"]["disks"].as_array_mut().expect("disks").retain(|disk| disk["cdrom"] == false)
+    };
+    const BASE: [(&str, &str); 2] = [("newid", "120"), ("name", "web-7")];
+    const EACH: [[(&str, &str); 3]; 4] = [
+        [BASE[0], BASE[1], ("ci-user", "debian")],
+        [BASE[0], BASE[1], ("addresses", "dhcp")],
+        [BASE[0], BASE[1], ("dns", "10.0.0.1")],
+        [BASE[0], BASE[1], ("password", "env:WEB")],
+    ];
+    for parameters in &EACH {
+        check(("vm.clone", Qemu, 900, parameters), remove_drive, &["cloud-init-missing"]);
+    }
+    let mut world = RequestWorld::default();
+    remove_drive(&mut world);
+    let hardware_only = ("vm.clone", Qemu, 900, &[("newid", "120"), ("name", "web-7"), ("bridge", "vmbr1"), ("vlan", "7")][..]);
+    assert!(matches!(plan_case(&world, hardware_only).verdicts(), [Verdict::Steps(_)]));
+    for volume in ["local:900/vm-900-cloudinit.qcow2", "local:cloudinit", "shared:vm-900-cloudinit"] {
+        let mut world = RequestWorld::default();
+        world.guest_mut(900)["hardware"]["disks"][0] = json!({ "cdrom": true, "key": "ide2", "storage": "local", "volume": volume });
+        assert!(matches!(plan_case(&world, ("vm.clone", Qemu, 900, &EACH[0])).verdicts(), [Verdict::Steps(_)]), "{volume}");
+    }
+}
+
 #[test]
 fn g3_refuses_to_copy_protection_that_was_not_requested() {
     check(CLONE, |world| world.guest_mut(900)["tags"] = json!(["prod"]), &["protection-copied"]);

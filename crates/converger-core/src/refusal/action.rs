@@ -92,6 +92,12 @@ impl Refusal {
         Self::new(RefusalCode::NotTemplate).with("source", Datum::Number(u64::from(source.get())))
     }
 
+    pub(crate) fn cloud_init_missing(source: Vmid, parameters: &[&str]) -> Self {
+        let parameters = parameters.iter().map(|name| (*name).to_owned()).collect();
+        let refusal = Self::new(RefusalCode::CloudInitMissing).with("parameters", Datum::Words(parameters));
+        refusal.with("source", Datum::Number(u64::from(source.get())))
+    }
+
     pub(crate) fn protection_copied(grounds: Vec<String>) -> Self {
         Self::new(RefusalCode::ProtectionCopied).with("grounds", Datum::Words(grounds))
     }

@@ -41,7 +41,7 @@ const fn entry(
 }
 
 /// All codes, in the order of [`RefusalCode`].
-pub static TABLE: [RefusalEntry; 63] = [
+pub static TABLE: [RefusalEntry; 64] = [
     entry(
         RefusalCode::NotQuorate,
         "not-quorate",
@@ -608,5 +608,14 @@ pub static TABLE: [RefusalEntry; 63] = [
         "the template that `from` names cannot be used",
         "The template is missing, could not be read, or is of the other kind.",
         "Check the id of the template and its node, and try again.",
+    ),
+    entry(
+        RefusalCode::CloudInitMissing,
+        "cloud-init-missing",
+        RefusalStage::Plan,
+        RefusalReach::Guest,
+        "the source has no cloud-init drive",
+        "The guest reads its user, keys, password, addresses and DNS from a cloud-init drive. A clone of this source has none, so Proxmox would store these values and the guest would never get them.",
+        "Add a cloud-init drive to the source in Proxmox (`qm set ID --ide2 STORAGE:cloudinit`), or leave out the parameters in the evidence.",
     ),
 ];

@@ -66,7 +66,10 @@ impl Default for RequestWorld {
             { "cpu": "kvm64", "made_at": 1_763_000_100, "name": "warm", "parent": "old", "ram": true },
         ] });
         let web = with_member(guest(100, "qemu", "web", "running", "scsi0"), "snapshots", snapshots);
-        let template = with_member(guest(900, "qemu", "debian-template", "stopped", "scsi0"), "template", json!(true));
+        let mut template = with_member(guest(900, "qemu", "debian-template", "stopped", "scsi0"), "template", json!(true));
+        if let Some(disks) = template.pointer_mut("/hardware/disks").and_then(Value::as_array_mut) {
+            disks.insert(0, json!({ "cdrom": true, "key": "ide2", "storage": "shared", "volume": "shared:vm-900-cloudinit" }));
+        }
         let guests = [web, guest(101, "qemu", "db", "stopped", "scsi0"), guest(102, "lxc", "dns", "running", "rootfs"), template];
         let observation = json!({ "schema": "converger.observation/1", "environment": "lab", "complete": true, "quorate": true,
             "taken_at": "2026-11-15T12:00:00Z", "nodes": [node("pve1"), node("pve2"), node("pve3")], "guests": guests });
