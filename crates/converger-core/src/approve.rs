@@ -316,7 +316,7 @@ fn check_approval(safe: &SafePlan, admission: &Admission, proposal: Digest) -> R
     }
     let to_sign = guests_to_sign(safe);
     if !to_sign.is_empty() && !matches!(admission.confirmation, Confirmation::Signed(_) | Confirmation::Declined { .. }) {
-        return missing("a signed approval", to_sign);
+        return Err(Refusal::signature_missing(to_sign));
     }
     match &admission.confirmation {
         Confirmation::None => missing("a confirmation", changed),

@@ -60,6 +60,9 @@ pub struct Birth {
     /// The request that it was made for; `None` for a declared state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<Digest>,
+    /// Whether this program started it: it was complete then, and is not started again for its birth.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub started: bool,
     /// The guest.
     pub vmid: Vmid,
 }

@@ -142,6 +142,13 @@ impl RefusalCode {
                 "the datacenter option that decides whether tags keep upper-case letters was not read"
             }
             Self::ConfigUnreadable if has("not_understood") => "the guest's config has a value that this program does not understand",
+            Self::LocalResources if has("source") => "the source of the clone uses what only its node has",
+            Self::NodeOffline if has("nodes") => "the cluster has no such node",
+            Self::GuestMissing if has("source") => "the source of the clone does not exist",
+            Self::GuestUnknown if has("source") => "the state of the source of the clone is unknown",
+            Self::KindMismatch if has("source") => "the source of the clone is of the other kind",
+            Self::GuestLocked if has("source") => "Proxmox has locked the source of the clone",
+            Self::GuestHeld if has("source") => "the source of the clone is tagged as held",
             Self::PlanStale if has("epoch") => "the plan was made before the state directory was restored or resynced, and is void",
             code => code.entry().title,
         }
@@ -166,6 +173,15 @@ impl RefusalCode {
             Self::ConfigUnreadable if has("not_understood") => {
                 "Where a value is not understood, set the key in the evidence to a value that Proxmox documents, or remove the fields in the evidence from the declared state."
             }
+            Self::NodeOffline if has("nodes") => "Check the name: the evidence lists the nodes of the cluster.",
+            Self::GuestMissing if has("source") => "Check the id of the source.",
+            Self::LocalResources if has("source") => {
+                "Remove devices and directories of the node from the source. If only disks are in the evidence, clone to the node of the source, or move them to shared storage first."
+            }
+            Self::KindMismatch if has("source") => "Name the source by its kind: `vm/ID` or `ct/ID`.",
+            Self::ApprovalMissing if has("signatures") => {
+                "Steps that need a signed approval can be planned and not applied: this version accepts no signatures yet. Do it in Proxmox."
+            }
             Self::GuestMissing if has("environment") => {
                 "Check the id and the environment: only a guest that exists can be held, also one that cannot be read."
             }
@@ -177,7 +193,7 @@ impl RefusalCode {
     #[must_use]
     pub fn remedies(self) -> Vec<&'static str> {
         let mut all = vec![self.entry().remedy];
-        let keys = ["by", "operation", "environment", "lock_file", "option", "not_understood"];
+        let keys = ["by", "operation", "environment", "lock_file", "option", "not_understood", "nodes", "source", "signatures"];
         for remedy in keys.map(|key| self.remedy(|own| own == key)) {
             if !all.contains(&remedy) {
                 all.push(remedy);
@@ -322,6 +338,11 @@ impl Refusal {
         Self::new(RefusalCode::NodeOffline).with("node", node)
     }
 
+    /// There is no such node; these exist.
+    pub(crate) fn node_unknown(node: &str, nodes: Vec<String>) -> Self {
+        Self::new(RefusalCode::NodeOffline).with("node", node).with("nodes", Datum::Words(nodes))
+    }
+
     pub(crate) fn config_unreadable(fields: Vec<String>) -> Self {
         Self::new(RefusalCode::ConfigUnreadable).with("fields", Datum::Words(fields))
     }
@@ -460,6 +481,11 @@ impl Refusal {
 
     pub(crate) fn approval_missing(required: &'static str, guests: Vec<Vmid>) -> Self {
         Self::new(RefusalCode::ApprovalMissing).with("guests", Datum::Ids(guests)).with("needs", required)
+    }
+
+    /// Some steps need signed approvals, which a confirmation does not replace.
+    pub(crate) fn signature_missing(guests: Vec<Vmid>) -> Self {
+        Self::approval_missing("a signed approval", guests).with("signatures", Datum::Number(1))
     }
 
     /// Another process applies changes to the environment: its user, its id and when it started.

@@ -81,12 +81,20 @@ fn birth_of(history: &OperationHistory, all: &[OperationHistory]) -> Option<Birt
     let vmid = operation.guest.vmid;
     let Some(identity) = birth_marks_of(operation, outcome) else {
         // A person who found the guest took over from there: it is not made again, and nothing is left to do.
-        return is_resolved_as_done(history).then_some(Birth { grown: true, identity: None, provisioned: true, request, vmid });
+        return is_resolved_as_done(history).then_some(Birth {
+            grown: true,
+            identity: None,
+            provisioned: true,
+            request,
+            started: true,
+            vmid,
+        });
     };
     let has_done = |is_meant: fn(&Change) -> bool| all.iter().any(|other| is_done_to(other, vmid, &identity, is_meant));
     let provisioned = !clone.provisions || has_done(|change| matches!(change, Change::Provision(_)));
     let grown = !clone.grows || has_done(|change| matches!(change, Change::DiskGrow(_)));
-    Some(Birth { grown, identity: Some(identity), provisioned, request, vmid })
+    let started = has_done(|change| matches!(change, Change::Start));
+    Some(Birth { grown, identity: Some(identity), provisioned, request, started, vmid })
 }
 
 /// Whether an operation made such a change to this guest, as verified or as resolved by a person.

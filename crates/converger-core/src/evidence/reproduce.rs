@@ -379,6 +379,8 @@ struct BirthRow {
     identity: Option<BirthMarksRow>,
     provisioned: bool,
     request: Option<String>,
+    #[serde(default)]
+    started: bool,
     vmid: u32,
 }
 
@@ -465,7 +467,7 @@ fn parse_rules(bytes: &[u8], tables: DecisionTables<'_>) -> Result<(Rules, Vec<s
         let identity = birth.identity.map(|marks| marks.into_known_identity().ok_or_else(invalid)).transpose()?;
         let request = birth.request.map(|text| Digest::parse(&text).ok_or_else(invalid)).transpose()?;
         let (grown, provisioned) = (birth.grown.unwrap_or(true), birth.provisioned);
-        vmid(birth.vmid).map(|vmid| Birth { grown, identity, provisioned, request, vmid })
+        vmid(birth.vmid).map(|vmid| Birth { grown, identity, provisioned, request, started: birth.started, vmid })
     };
     let births = row.protect.births.into_iter().map(birth).collect::<Result<Vec<_>, _>>()?;
     let rules = Rules::new(ids, row.protect.names, row.protect.tags).with_own_writes(own_writes).with_births(births);

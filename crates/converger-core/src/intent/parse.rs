@@ -104,11 +104,18 @@ fn parse_parameters(
 #[must_use]
 pub fn unknown_action(name: &str) -> ParameterFault {
     let names: Vec<&str> = ACTIONS.iter().map(|action| action.name).collect();
-    let help = match nearest_word(name, &names) {
-        Some(nearest) => format!("did you mean `{nearest}`? `converger action list` shows all actions"),
-        None => "`converger action list` shows all actions".to_owned(),
+    // A part of a name is what people type first: `start`, `vm.snapshot`. A similar name is suggested only if no name contains the text.
+    let containing: Vec<&str> = names.iter().copied().filter(|own| name.len() >= 4 && own.contains(name)).collect();
+    let similar = if containing.is_empty() { nearest_word(name, &names).into_iter().collect() } else { containing };
+    let help = match similar[..] {
+        [] => "`converger action list` shows all actions".to_owned(),
+        _ => format!("did you mean {}? `converger action list` shows all actions", join_names(&similar)),
     };
     ParameterFault::with_help(format!("{} is not an action", quote(name)), help)
+}
+
+fn join_names(names: &[&str]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ")
 }
 
 struct ParameterReader<'p> {
@@ -292,6 +299,11 @@ impl<'p> ParameterReader<'p> {
                 self.faults.push(ParameterFault::of(name, format!("parameter `{name}` does not exist for containers")));
                 continue;
             }
+            if kind == GuestKind::Lxc && name == "mac" {
+                let help = "Proxmox gives every container an address of its own, by which this program recognises it";
+                self.faults.push(ParameterFault::of(name, "parameter `mac` cannot be given for containers".to_owned()).and_help(help));
+                continue;
+            }
             match attributes.clone().with(name, text) {
                 Some(with) => attributes = with,
                 None => self.faults.push(ParameterFault::of(name, format!("parameter `{name}` is {}, but must be {wanted}", quote(text)))),
@@ -341,6 +353,19 @@ impl<'p> ParameterReader<'p> {
         Some(settings)
     }
 
+    /// Adds the keys of `unset=`. A key that is also given a value would get one of both silently.
+    fn read_unset_keys(&mut self, config: &mut Map<String, Value>) {
+        let Some(text) = self.find("unset").filter(|_| self.spec.name == "vm.config.set") else { return };
+        for key in text.split(',').map(str::trim) {
+            if key.is_empty() {
+                let help = format!("name the keys to remove, joined by commas; keys: {}", field_names(self.target.kind));
+                self.faults.push(ParameterFault::of("unset", "parameter `unset` names no key".to_owned()).and_help(&help));
+            } else if config.insert(key.to_owned(), Value::Null).is_some() {
+                self.faults.push(ParameterFault::of("unset", format!("{} is given a value and in `unset`", quote(key))));
+            }
+        }
+    }
+
     /// The managed fields that are given, through the parser of desired.yaml, so that both accept the same values.
     fn read_settings(&mut self) -> Option<Box<[DesiredSetting]>> {
         if let Some(settings) = self.settings.take() {
@@ -351,10 +376,10 @@ impl<'p> ParameterReader<'p> {
         for (name, text) in self.parameters {
             match Field::from_word(name).filter(|field| managed_fields(kind).any(|own| own == *field)) {
                 Some(field) => drop(config.insert((*name).to_owned(), declared_value(field, text))),
-                None if *name == "unset" => config.extend(text.split(',').map(|key| (key.trim().to_owned(), Value::Null))),
                 None => {}
             }
         }
+        self.read_unset_keys(&mut config);
         if config.is_empty() {
             return Some(Box::default());
         }

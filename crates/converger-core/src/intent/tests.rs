@@ -56,6 +56,33 @@ fn refuses_values_that_an_action_cannot_have() {
     assert!(parse(GuestKind::Qemu, "vm.shutdown", &[("timeout", "0")]).is_err());
 }
 
+/// One of both would be written, and the caller would not know which.
+#[test]
+fn refuses_a_key_that_is_set_and_unset() {
+    let set = |parameters: &[(&str, &str)]| messages(GuestKind::Qemu, "vm.config.set", parameters);
+    assert_eq!(set(&[("cores", "8"), ("unset", "cores")]), ["`cores` is given a value and in `unset`"]);
+    assert_eq!(set(&[("unset", "balloon,balloon")]), ["`balloon` is given a value and in `unset`"]);
+    assert_eq!(set(&[("unset", "")])[0], "parameter `unset` names no key");
+}
+
+#[test]
+fn suggests_every_action_that_contains_what_was_typed() {
+    let help = |name: &str| parse(GuestKind::Qemu, name, &[]).expect_err("no action")[0].help.clone().unwrap_or_default();
+    assert!(
+        help("vm.snap").starts_with("did you mean `vm.snapshot.create` or `vm.snapshot.delete` or `vm.snapshot.rollback`?"),
+        "{}",
+        help("vm.snap")
+    );
+    assert!(help("reboot").starts_with("did you mean `vm.reboot`?") && help("vm.strat").starts_with("did you mean `vm.start`?"));
+    assert_eq!(help("frobnicate"), "`converger action list` shows all actions");
+}
+
+#[test]
+fn a_container_keeps_the_address_that_it_is_recognised_by() {
+    let faults = messages(GuestKind::Lxc, "vm.clone", &[("newid", "120"), ("name", "dns-2"), ("mac", "BC:24:11:00:00:07")]);
+    assert_eq!(faults, ["parameter `mac` cannot be given for containers"]);
+}
+
 const SSH_KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ1Yv1y0b1kJ6l0oTq2p5bqg8m3f0yX9b2v7c4d5e6f7 me@host";
 
 /// A virtual machine with everything that a new one can get.

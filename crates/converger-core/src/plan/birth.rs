@@ -1,4 +1,5 @@
-//! The verdict for a declared guest that is made from a template (`from` in desired.yaml), as long as it is not made completely.
+//! The verdict for a declared guest that is made from a template (`from` in desired.yaml), as long as it is not made completely; and what
+//! is left for any guest whose making was cut off.
 //!
 //! `from` is used once. A guest that was made before and is missing is refused: making it again would replace a lost guest by an empty one.
 
@@ -51,12 +52,36 @@ fn find_template<'o>(guest: &DesiredGuest, origin: &GuestOrigin, observation: &'
     match &origin.identity {
         None => Err(vec![Refusal::template_unpinned(template, desired::format_marks(marks))]),
         Some(pinned) if !pinned.holds_for(marks) => Err(vec![Refusal::template_mismatch(template, pinned.differences(marks))]),
-        Some(_) if row.template == Reading::Read(false) => Err(vec![Refusal::not_template(template)]),
+        Some(_) if row.template == Reading::Read(false) => unusable("it is not a template"),
         Some(_) => Ok(row),
     }
 }
 
-/// The steps that are left for a guest whose making was cut off.
+/// The steps that are left for a guest that a request made before.
+pub(super) fn continue_request(
+    birth: &Birth,
+    request: &CloneRequest,
+    guest: &DesiredGuest,
+    (row, state): (&ObservedGuest, RunState),
+    observation: &Scoped,
+    rules: &Rules,
+) -> Verdict {
+    if let Some(refusals) = guest::check_guest(guest, row, observation) {
+        return Verdict::Refused(refusals);
+    }
+    let mut changes = match remaining_changes(birth, request, row, state) {
+        Ok(changes) => changes,
+        Err(refusals) => return Verdict::Refused(refusals),
+    };
+    // A guest that was started for its birth and is stopped now was stopped by somebody.
+    if request.start && state == RunState::Stopped && !birth.started {
+        changes.push(Change::Start);
+    }
+    let steps = changes.into_iter().map(|change| step(change, state, StepReason::Requested)).collect();
+    settle_steps(steps, guest, row, rules)
+}
+
+/// The steps that are left for a declared guest whose making was cut off.
 fn continue_birth(
     birth: &Birth,
     request: &CloneRequest,
@@ -72,11 +97,17 @@ fn continue_birth(
         Ok(changes) => changes,
         Err(refusals) => return Verdict::Refused(refusals),
     };
-    let mut steps: Vec<Step> = changes.into_iter().map(|change| step(change, state, StepReason::MadeFromTemplate)).collect();
+    let start = (!birth.provisioned && request.start).then_some(Change::Start);
+    let changes = changes.into_iter().chain(start);
+    let mut steps: Vec<Step> = changes.map(|change| step(change, state, StepReason::MadeFromTemplate)).collect();
     // A guest that has its first configuration is compared with what is declared, like every other one.
     if birth.provisioned {
         steps.extend(guest::plan_drift(guest, row, state, observation.tag_case));
     }
+    settle_steps(steps, guest, row, rules)
+}
+
+fn settle_steps(steps: Vec<Step>, guest: &DesiredGuest, row: &ObservedGuest, rules: &Rules) -> Verdict {
     if steps.is_empty() {
         return Verdict::Converged { pending_restart: false };
     }
@@ -84,6 +115,7 @@ fn continue_birth(
     if refusals.is_empty() { Verdict::Steps(steps) } else { Verdict::Refused(refusals) }
 }
 
+/// First configuration and growth, as far as they are not recorded as done.
 fn remaining_changes(birth: &Birth, request: &CloneRequest, row: &ObservedGuest, state: RunState) -> Derived {
     let mut changes = Vec::new();
     if !birth.provisioned {
@@ -99,9 +131,6 @@ fn remaining_changes(birth: &Birth, request: &CloneRequest, row: &ObservedGuest,
         && let Some((growth, _)) = find_growth(row, &disk, size)?
     {
         changes.push(Change::DiskGrow(Box::new(growth)));
-    }
-    if !birth.provisioned && request.start {
-        changes.push(Change::Start);
     }
     Ok(changes)
 }

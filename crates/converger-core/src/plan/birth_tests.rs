@@ -50,7 +50,14 @@ fn own_marks() -> GuestIdentity {
 }
 
 fn birth() -> Birth {
-    Birth { grown: true, identity: Some(own_marks()), provisioned: true, request: None, vmid: Vmid::new(120).expect("an id") }
+    Birth {
+        grown: true,
+        identity: Some(own_marks()),
+        provisioned: true,
+        request: None,
+        started: false,
+        vmid: Vmid::new(120).expect("an id"),
+    }
 }
 
 /// Remembers a birth of guest 120.
@@ -125,7 +132,7 @@ fn refuses_a_template_that_is_not_pinned_and_shows_its_marks() {
 fn refuses_a_template_that_is_not_the_declared_one() {
     let yaml = declare_full();
     check(&yaml, |world| world.guest_mut(900)["identity"]["ctime"] = json!(1_700_000_901), &["template-mismatch"]);
-    check(&yaml, |world| world.guest_mut(900)["template"] = json!(false), &["not-a-template"]);
+    check(&yaml, |world| world.guest_mut(900)["template"] = json!(false), &["template-unusable"]);
     check(&yaml, |world| world.guest_mut(900)["status"] = json!("unknown"), &["template-unusable"]);
     check(&yaml, |world| drop(world.guest_mut(900).as_object_mut().expect("a row").remove("identity")), &["template-unusable"]);
     check(&yaml.replace("template: 900", "template: 901"), |_| (), &["template-unusable"]);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::placement::{check_memory, check_space, find_online};
-use super::request::{Derived, check_source_read, derive_growth, requested_step, require, step};
-use super::{Step, StepReason, Verdict, guest};
+use super::request::{Derived, check_source_read, requested_step, require, step};
+use super::{StepReason, Verdict, guest};
 use crate::action::{Change, CloneSource, ClonedDisks, DiskGrowth, GuestClone};
 use crate::artifact::Digest;
 use crate::desired::DesiredGuest;
@@ -12,7 +12,7 @@ use crate::guest::{DiskKey, DiskSize, GuestIdentity, NodeName, RunState, Storage
 use crate::intent::{ActionRequest, CloneRequest};
 use crate::normalize::{BootOrder, Field, FieldValue};
 use crate::observe::{GuestDisk, ObservedGuest, ObservedNode, Reading, Scoped, Seen};
-use crate::policy::{Birth, Rules};
+use crate::policy::Rules;
 use crate::refusal::Refusal;
 
 /// The verdict for the new guest.
@@ -31,16 +31,16 @@ pub(super) fn verdict(
         Seen::Present(row, state) => {
             let own = rules.birth_of(row).filter(|birth| Digest::of_value(asked).is_ok_and(|digest| birth.request == Some(digest)));
             return match own {
-                Some(birth) => continue_birth(birth, request, guest, row, state, observation, rules),
+                Some(birth) => super::birth::continue_request(birth, request, guest, (row, state), observation, rules),
                 None => Verdict::Refused(vec![Refusal::id_taken(guest.vmid, row.name.as_deref())]),
             };
         }
     }
     let source = match observation.presence(target.vmid, observation.find(target.vmid)) {
-        Seen::Missing => return Verdict::Refused(vec![Refusal::guest_missing()]),
-        Seen::Unknown(cause) => return Verdict::Refused(vec![Refusal::guest_unknown(cause)]),
+        Seen::Missing => return Verdict::Refused(vec![Refusal::guest_missing().of_source(target.vmid)]),
+        Seen::Unknown(cause) => return Verdict::Refused(vec![Refusal::guest_unknown(cause).of_source(target.vmid)]),
         Seen::Present(row, _) if row.kind != target.kind => {
-            return Verdict::Refused(vec![Refusal::kind_mismatch(target.kind, row.kind)]);
+            return Verdict::Refused(vec![Refusal::kind_mismatch(target.kind, row.kind).of_source(target.vmid)]);
         }
         Seen::Present(row, _) => row,
     };
@@ -52,50 +52,6 @@ pub(super) fn verdict_of_changes(changes: Derived, reason: StepReason) -> Verdic
     match changes {
         Ok(changes) => Verdict::Steps(changes.into_iter().map(|change| step(change, RunState::Stopped, reason.clone())).collect()),
         Err(refusals) => Verdict::Refused(refusals),
-    }
-}
-
-/// The steps that are left for a guest that this request made before.
-fn continue_birth(
-    birth: &Birth,
-    request: &CloneRequest,
-    guest: &DesiredGuest,
-    row: &ObservedGuest,
-    state: RunState,
-    observation: &Scoped,
-    rules: &Rules,
-) -> Verdict {
-    if let Some(refusals) = guest::check_guest(guest, row, observation) {
-        return Verdict::Refused(refusals);
-    }
-    let mut changes = Vec::new();
-    if !birth.provisioned && !request.provisioning.is_empty() {
-        // If another user started it, it would get most of its configuration only at its next start.
-        if state == RunState::Running {
-            return Verdict::Refused(vec![Refusal::run_state_unsuitable(RunState::Stopped, state)]);
-        }
-        changes.push(Change::Provision(Box::new(request.provisioning.clone())));
-    }
-    match remaining_growth(request, row, observation) {
-        Ok(growth) => changes.extend(growth),
-        Err(refusals) => return Verdict::Refused(refusals),
-    }
-    if request.start && state == RunState::Stopped {
-        changes.push(Change::Start);
-    }
-    if changes.is_empty() {
-        return Verdict::Converged { pending_restart: false };
-    }
-    let steps: Vec<Step> = changes.into_iter().map(|change| requested_step(change, state)).collect();
-    let refusals = guest::check_guards(guest, row, &steps, rules);
-    if refusals.is_empty() { Verdict::Steps(steps) } else { Verdict::Refused(refusals) }
-}
-
-/// The growth of the disk, if it is still smaller than requested.
-fn remaining_growth(request: &CloneRequest, row: &ObservedGuest, observation: &Scoped) -> Derived {
-    match unfinished_disk(request, row)? {
-        Some((key, size)) => derive_growth(row, &key, size, observation),
-        None => Ok(Vec::new()),
     }
 }
 
@@ -185,6 +141,7 @@ fn derive_clone(request: &CloneRequest, source: &ObservedGuest, observation: &Sc
     refusals.extend(super::config::check_supported(source, &[provision]));
     refusals.extend(check_tag_case(request, observation));
     refusals.extend(check_cloud_init(request, source));
+    refusals.extend(check_first_network(request, identity));
     let node = request.node.clone().unwrap_or_else(|| from.name.clone());
     refusals.extend(check_target(request, source, disks, from, &node, observation));
     if !refusals.is_empty() {
@@ -208,9 +165,9 @@ fn derive_clone(request: &CloneRequest, source: &ObservedGuest, observation: &Sc
 fn check_source(request: &CloneRequest, source: &ObservedGuest, disks: ClonedDisks, is_template: bool, rules: &Rules) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     if let Reading::Read(Some(lock)) = &source.lock {
-        refusals.push(Refusal::guest_locked(lock));
+        refusals.push(Refusal::guest_locked(lock).of_source(source.vmid));
     }
-    refusals.extend(guest::check_hold_tag(source));
+    refusals.extend(guest::check_hold_tag(source).map(|refusal| refusal.of_source(source.vmid)));
     if disks == ClonedDisks::Linked && !is_template {
         refusals.push(Refusal::not_template(source.vmid));
     }
@@ -231,6 +188,14 @@ fn check_copied_protection(request: &CloneRequest, source: &ObservedGuest, rules
     let flag = (source.protection == Reading::Read(true) && !is_declared).then(|| "protection-flag".to_owned());
     let grounds: Vec<String> = tags.chain(flag).collect();
     (!grounds.is_empty()).then(|| Refusal::protection_copied(grounds))
+}
+
+/// Refuses to give a container its first network device: the address that Proxmox makes for it would be a new birth mark of a guest that
+/// has others.
+fn check_first_network(request: &CloneRequest, source: &GuestIdentity) -> Option<Refusal> {
+    let is_without = matches!(source, GuestIdentity::Lxc { mac: None, .. });
+    let why = "the source has no network device `net0`, and a container is recognised by the address of its first one";
+    (is_without && request.provisioning.attributes.has_network()).then(|| Refusal::unsupported_change("provision", why))
 }
 
 /// Refuses if parameters need cloud-init and the source has no drive for it: Proxmox would store them, and the guest would never read them.
@@ -263,18 +228,19 @@ fn check_target(
         Ok(hardware) => hardware,
         Err(refusals) => return refusals,
     };
+    let tied = |resources| Refusal::local_resources(resources).of_source(source.vmid);
     let mut refusals = Vec::new();
     if !hardware.host_devices.is_empty() {
-        refusals.push(Refusal::local_resources(hardware.host_devices.iter().map(|key| key.to_string()).collect()));
+        refusals.push(tied(hardware.host_devices.iter().map(|key| key.to_string()).collect()));
     }
     for disk in hardware.disks.iter().filter(|disk| !disk.is_cdrom) {
         let Some(own) = &disk.storage else {
-            refusals.push(Refusal::local_resources(vec![format!("{}: {}", disk.key.as_str(), disk.volume)]));
+            refusals.push(tied(vec![format!("{}: {}", disk.key.as_str(), disk.volume)]));
             continue;
         };
         // Proxmox copies to another node only if both nodes see the disks of the source.
         if to.name != from.name && !matches!(from.storage(own), Reading::Read(Some(found)) if found.shared) {
-            refusals.push(Refusal::local_resources(vec![format!("{}: {}", disk.key.as_str(), disk.volume)]));
+            refusals.push(tied(vec![format!("{}: {}", disk.key.as_str(), disk.volume)]));
         }
     }
     for (storage, kib) in needed_space(&hardware.disks, request.storage.as_ref(), disks) {

@@ -9,8 +9,11 @@ const BYTES_PER_MIB: u64 = 1024 * 1024;
 
 /// The node of this name, if it is online.
 pub(super) fn find_online<'o>(observation: &'o Scoped, name: &NodeName) -> Result<&'o ObservedNode, Refusal> {
-    let found = observation.nodes.iter().find(|node| node.name == *name);
-    found.filter(|node| node.online).ok_or_else(|| Refusal::node_offline(name.as_str()))
+    match observation.nodes.iter().find(|node| node.name == *name) {
+        Some(found) if found.online => Ok(found),
+        Some(_) => Err(Refusal::node_offline(name.as_str())),
+        None => Err(Refusal::node_unknown(name.as_str(), observation.nodes.iter().map(|node| node.name.as_str().to_owned()).collect())),
+    }
 }
 
 /// Refuses if the storage is not usable for disks of this kind on the node, or has less free space than needed.

@@ -6,7 +6,7 @@ use super::*;
 use crate::guest::GuestKind::{Lxc, Qemu};
 use crate::guest::{GuestIdentity, GuestKind};
 use crate::policy::{Birth, Circumstances, Limits};
-use crate::refusal::RefusalCode;
+use crate::refusal::{Datum, RefusalCode};
 use crate::safety::{Judged, judge};
 use crate::testing::RequestWorld;
 
@@ -273,6 +273,27 @@ fn refuses_cloud_init_parameters_without_a_cloud_init_drive() {
     }
 }
 
+/// A container is recognised by the address of its first network device, which its first configuration must not change.
+#[test]
+fn refuses_a_first_network_device_of_a_container_that_has_none() {
+    let container = |world: &mut RequestWorld| drop(world.guest_mut(102)["identity"].as_object_mut().expect("marks").remove("mac"));
+    let clone = ("vm.clone", Lxc, 102, &[("newid", "120"), ("name", "dns-2"), ("disks", "full"), ("bridge", "vmbr1")][..]);
+    check(clone, container, &["unsupported-change"]);
+    assert!(matches!(plan_case(&RequestWorld::default(), clone).verdicts(), [Verdict::Steps(_)]));
+}
+
+/// A typing error in the name of a node is no outage.
+#[test]
+fn names_the_nodes_that_exist() {
+    let plan = plan_case(&RequestWorld::default(), ("vm.clone", Qemu, 900, &[("newid", "120"), ("name", "web-7"), ("node", "pve9")]));
+    let [Verdict::Refused(refusals)] = plan.verdicts() else { panic!("{:?}", plan.verdicts()) };
+    let nodes = Datum::Words(["pve1", "pve2", "pve3"].map(str::to_owned).into());
+    assert!(
+        refusals.iter().any(|refusal| refusal.evidence().iter().any(|(key, datum)| *key == "nodes" && *datum == nodes)),
+        "{refusals:?}"
+    );
+}
+
 #[test]
 fn g3_refuses_to_copy_protection_that_was_not_requested() {
     check(CLONE, |world| world.guest_mut(900)["tags"] = json!(["prod"]), &["protection-copied"]);
@@ -371,7 +392,7 @@ fn world_with_birth(case: RequestCase, provisioned: bool) -> RequestWorld {
     world.observation["guests"].as_array_mut().expect("rows").insert(3, born);
     let identity = GuestIdentity::Qemu { uuid: Some("00000120-0000-4000-8000-000000000000".into()), ctime: Some(1_763_000_500) };
     let vmid = Vmid::new(120).expect("an id");
-    let birth = Birth { grown: true, identity: Some(identity), provisioned, request: Some(request), vmid };
+    let birth = Birth { grown: false, identity: Some(identity), provisioned, request: Some(request), started: false, vmid };
     world.rules = world.rules.with_births(vec![birth]);
     world
 }
@@ -451,6 +472,11 @@ fn g13_a_request_that_was_cut_off_continues_with_its_own_guest_only() {
     set_disk(&mut world, 120, "size_kib", json!(40 << 20));
     assert_eq!(outcome(&world, PROVISION), ["start"]);
     world.guest_mut(120)["status"] = json!("running");
+    assert_eq!(outcome(&world, PROVISION), ["converged"]);
+    // It was complete and running once, and somebody stopped it.
+    let births: Vec<Birth> = world.rules.births().iter().map(|birth| Birth { grown: true, started: true, ..birth.clone() }).collect();
+    world.rules = Rules::default().with_births(births);
+    world.guest_mut(120)["status"] = json!("stopped");
     assert_eq!(outcome(&world, PROVISION), ["converged"]);
     // Another request, and the same id with other birth marks.
     let other = ("vm.clone", Qemu, 900, &[("newid", "120"), ("name", "web-7"), ("cores", "8")][..]);

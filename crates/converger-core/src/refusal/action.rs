@@ -1,4 +1,4 @@
-//! Constructors of the refusals that only requested actions lead to.
+//! Constructors of the refusals that requested actions and births from templates lead to.
 
 use super::{Datum, Refusal, RefusalCode};
 use crate::apply::{IdempotencyKey, OperationId};
@@ -6,6 +6,11 @@ use crate::guest::{DiskKey, DiskSize, RunState, Vmid};
 use crate::policy::Birth;
 
 impl Refusal {
+    /// The same refusal about the source of a clone. It is shown with the new guest, which need not exist.
+    pub(crate) fn of_source(self, source: Vmid) -> Self {
+        self.with("source", Datum::Number(u64::from(source.get())))
+    }
+
     pub(crate) fn snapshot_exists(name: &str, made_at: Option<u64>) -> Self {
         let refusal = Self::new(RefusalCode::SnapshotExists).with("snapshot", name);
         made_at.into_iter().fold(refusal, |refusal, secs| refusal.with("made_at", Datum::Number(secs)))

@@ -64,7 +64,14 @@ fn random_birth(guest: &DesiredGuest) -> Birth {
         GuestKind::Lxc => GuestIdentity::Lxc { rootfs: mark(), mac: None },
     };
     let provisioned = guest.vmid.get().is_multiple_of(2);
-    Birth { grown: provisioned, identity: Some(identity), provisioned, request: Some(Digest::of_bytes(b"a request")), vmid: guest.vmid }
+    Birth {
+        grown: provisioned,
+        identity: Some(identity),
+        provisioned,
+        request: Some(Digest::of_bytes(b"a request")),
+        started: provisioned,
+        vmid: guest.vmid,
+    }
 }
 
 /// Records a decision with random limits, holds and machines.
