@@ -6,8 +6,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use converger_adapters::proxmox::actuator::check_password_reference;
 use converger_adapters::proxmox::observe::ReadSet;
 use converger_adapters::proxmox::{ObservationReport, ProxmoxObserver};
+use converger_core::action::Change;
 use converger_core::apply::{OperationEnd, OperationHistory, RunId};
 use converger_core::approve::ApprovalMode;
 use converger_core::artifact::Provenance;
@@ -16,6 +18,7 @@ use converger_core::desired::Scope;
 use converger_core::failure::FailureCode;
 use converger_core::guest::ClusterIdentity;
 use converger_core::refusal::Refusal;
+use converger_core::safety::JudgedVerdict;
 use converger_engine::executor::{EngineError, RecoverySubmission, RunSignal, Unsettled};
 use converger_store::{StoreCapacity, StoreConditions};
 use tokio::task::JoinHandle;
@@ -25,7 +28,7 @@ use crate::config::Config;
 use crate::error::RuntimeError;
 use crate::event::{EnvironmentEvents, EventSink, EventStream, RunEvent};
 use crate::executor::{EndpointActuator, EnvironmentActuator, EnvironmentExecutor, publish_to};
-use crate::reader::{EnvironmentReader, Observed, find_remembered_guests};
+use crate::reader::{EnvironmentReader, Observed, Planned, find_remembered_guests};
 use crate::record::{self, RunOrigin, RunRecord};
 use crate::report::{HeldBefore, RecoveryReport, RunReport};
 use crate::request_key::{KeyUse, RepeatedRequest, find_key_use, key_of_run};
@@ -238,6 +241,7 @@ impl Environment {
         let RunRequest { intent, key, expected, narrowed: omission, refused, on_failure, requested_by } = request;
         let is_request = intent.request().is_some();
         let planned = reader.judge(intent, observed, &conditions);
+        check_passwords(&planned)?;
         let staleness = expected.map(|expected| expected.find_difference(&planned.judged, omission)).transpose()?.flatten();
         // Record before returning: no caller sees a decision that the ledger does not have (G10).
         let origin = RunOrigin { run: reader.host().new_run_id()?, requested_by, host: Arc::clone(reader.host()) };
@@ -433,6 +437,23 @@ fn find_held(recovered: &RecoveryReport, conditions: &StoreConditions, scope: &S
         false if conditions.unsettled.is_empty() => HeldBefore::Nowhere,
         false => HeldBefore::OutOfScope,
     }
+}
+
+/// Checks that every password of the plan can be read. If it were missing later, the guest would be made and stay without its configuration.
+fn check_passwords(planned: &Planned) -> Result<(), RuntimeError> {
+    for (guest, verdict) in planned.judged.guests() {
+        let JudgedVerdict::Steps(steps) = verdict else { continue };
+        for step in steps {
+            let Change::Provision(provisioning) = &step.change else { continue };
+            let Some(reference) = &provisioning.password else { continue };
+            check_password_reference(reference).map_err(|error| {
+                RuntimeError::input(format!("cannot read the password of guest {}: {error}", guest.vmid))
+                    .with_code(FailureCode::ClientSetup)
+                    .with_help("correct the reference, or let this program read it; nothing was sent")
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// Checks the contract of the program. A program that does not keep it may read, but not act.

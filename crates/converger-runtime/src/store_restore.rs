@@ -1,7 +1,7 @@
 //! Puts a backup in place of the store of a state directory, or into an empty one.
 //!
-//! The new store is prepared completely in a directory of its own, including the ledger entry that begins the next epoch. Then files are renamed,
-//! in this order:
+//! The new store is prepared in a directory of its own, `restoring.part`, including the ledger entry that begins the next epoch. When it is complete and
+//! durable, that directory is renamed to `restoring`. Then files are renamed, in this order:
 //!
 //! 1. `converger.db` to `converger.db.replaced-TIME`; from here on every command finds that the store is lost;
 //! 2. its WAL and the index of it, if a store that cannot be read has them, to `converger.db.replaced-TIME-wal` and `-shm`;
@@ -33,6 +33,9 @@ use crate::ledger_reader::{self, LedgerLocation, ledger_store_error};
 use crate::state_check::{CheckedState, check_state};
 use crate::state_dir::{LockOutcome, StateDirectory, StateLocation, take_lock, unreadable_error};
 use crate::witness::{GivenUpLog, LockedWitness, check_separate, given_up_log};
+
+/// Where a store is prepared. What is in it was not completed by whoever was killed, and is never put in service.
+const PREPARING_DIRECTORY: &str = "restoring.part";
 
 /// What happens to a present store that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,6 +183,10 @@ fn lock_all(directory: &Path, author: &Author) -> Result<Result<Vec<EnvironmentL
 
 /// Completes a restore that was killed between its renames, and removes what one left that was killed before them.
 fn finish_interrupted(directory: &Path, at_ms: u64) -> Result<(), RuntimeError> {
+    let preparing = directory.join(PREPARING_DIRECTORY);
+    if preparing.exists() {
+        fs::remove_dir_all(&preparing).map_err(|error| write_error("remove", &preparing, &error))?;
+    }
     let staging = directory.join(STAGING_DIRECTORY);
     if !staging.exists() {
         return Ok(());
@@ -272,16 +279,19 @@ fn restore_entry(reason: Reason, author: Author, epoch: u64, (size, root): Given
 
 /// Prepares the new store in a directory of its own: a copy of the backup with the entry about the restore.
 fn stage_store(directory: &Path, file: &Path, entry: LedgerEntry, on_fatal: OnFatal) -> Result<(), RuntimeError> {
-    let staging = directory.join(STAGING_DIRECTORY);
-    let staged = staging.join(STORE_FILE);
-    let created = DirBuilder::new().mode(0o700).create(&staging);
-    created.map_err(|error| write_error("create", &staging, &error))?;
-    let prepared = fill_staging(&staging, &staged, file, entry, on_fatal);
+    let preparing = directory.join(PREPARING_DIRECTORY);
+    let staged = preparing.join(STORE_FILE);
+    let created = DirBuilder::new().mode(0o700).create(&preparing);
+    created.map_err(|error| write_error("create", &preparing, &error))?;
+    let prepared = fill_staging(&preparing, &staged, file, entry, on_fatal);
     if prepared.is_err() {
         // A directory that cannot be removed is removed by the next restore.
-        let _ = fs::remove_dir_all(&staging);
+        let _ = fs::remove_dir_all(&preparing);
     }
-    prepared
+    prepared?;
+    let staging = directory.join(STAGING_DIRECTORY);
+    fs::rename(&preparing, &staging).map_err(|error| write_error("rename", &preparing, &error))?;
+    sync_directory(directory)
 }
 
 fn fill_staging(staging: &Path, staged: &Path, file: &Path, entry: LedgerEntry, on_fatal: OnFatal) -> Result<(), RuntimeError> {

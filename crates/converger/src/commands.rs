@@ -475,6 +475,9 @@ fn file_limit_hint(error: &io::Error) -> &'static str {
 fn print_completions(shell: clap_complete::Shell) -> Result<ExitStatus, CommandError> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut action::completion::add_actions(Cli::command()), "converger", &mut script);
+    if shell == clap_complete::Shell::Bash {
+        script.extend(action::completion::BASH_PARAMETERS.as_bytes());
+    }
     finish_output(io::stdout().write_all(&script), ExitStatus::Done)
 }
 

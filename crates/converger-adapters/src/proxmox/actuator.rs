@@ -19,6 +19,7 @@ use converger_core::apply::{EnvFault, EnvRequest, EnvResponse, GuestAddress};
 
 use super::client::{NodePermit, ProxmoxSession, ProxmoxTransport, TokenId};
 
+pub use password::check_reference as check_password_reference;
 use password::{prepare_command, redact_password};
 
 pub use request::command_for;

@@ -70,6 +70,8 @@ pub enum PinOutcome {
     Unchanged,
     /// It has no birth marks to pin.
     NoMarks,
+    /// It does not exist: `from` makes it, and it has no birth marks before.
+    NotMade,
     /// Nothing was written for it, for all of these reasons.
     Refused(Vec<Refusal>),
 }
@@ -80,7 +82,7 @@ impl PinOutcome {
     pub fn written_marks(&self) -> Option<&GuestIdentity> {
         match self {
             Self::Pinned(marks) | Self::Completed(marks) | Self::Replaced(marks, _) => Some(marks),
-            Self::Unchanged | Self::NoMarks | Self::Refused(_) => None,
+            Self::Unchanged | Self::NoMarks | Self::NotMade | Self::Refused(_) => None,
         }
     }
 }
@@ -115,7 +117,9 @@ fn pin_guest(guest: &DesiredGuest, observation: &Scoped, refusals: &[Refusal], r
     let listed = observation.find(guest.vmid);
     let declared = guest.name.as_ref().map(|name| name.as_str());
     let name = declared.or_else(|| listed.and_then(|row| row.name.as_deref())).map(Into::into);
+    let is_unmade = guest.from.is_some() && guest.identity.is_none() && matches!(observation.presence(guest.vmid, listed), Seen::Missing);
     let (outcome, absent) = match read_marks(guest, listed, observation) {
+        Err(_) if is_unmade && refusals.is_empty() => (PinOutcome::NotMade, Vec::new()),
         Err(own) => (PinOutcome::Refused(refusals.iter().cloned().chain(own).collect()), Vec::new()),
         Ok(_) if !refusals.is_empty() => (PinOutcome::Refused(refusals.to_vec()), Vec::new()),
         Ok(seen) => {

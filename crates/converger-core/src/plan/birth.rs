@@ -31,8 +31,11 @@ pub(super) fn verdict(guest: &DesiredGuest, listed: Option<&ObservedGuest>, obse
 /// The steps that make a guest that is proven missing.
 fn plan_birth(guest: &DesiredGuest, origin: &GuestOrigin, request: &CloneRequest, observation: &Scoped, rules: &Rules) -> Verdict {
     // Birth marks are written down only after a guest was seen.
-    if guest.identity.is_some() || rules.last_birth(guest.vmid).is_some() {
-        return Verdict::Refused(vec![Refusal::guest_missing_again()]);
+    if rules.last_birth(guest.vmid).is_some() {
+        return Verdict::Refused(vec![Refusal::guest_missing_again("it was made before")]);
+    }
+    if guest.identity.is_some() {
+        return Verdict::Refused(vec![Refusal::guest_missing_again("its own `identity` is declared, so it existed before")]);
     }
     let changes = find_template(guest, origin, observation).and_then(|template| derive_changes(request, template, observation, rules));
     verdict_of_changes(changes, StepReason::MadeFromTemplate)

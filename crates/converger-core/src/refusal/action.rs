@@ -73,9 +73,9 @@ impl Refusal {
         name.into_iter().fold(refusal, |refusal, name| refusal.with("name", name))
     }
 
-    /// The refusal of a guest that `from` does not make, because it was made before.
-    pub(crate) fn guest_missing_again() -> Self {
-        Self::new(RefusalCode::GuestMissing).with("cause", "it was made before")
+    /// The refusal of a guest that `from` does not make, because it existed before.
+    pub(crate) fn guest_missing_again(cause: &str) -> Self {
+        Self::new(RefusalCode::GuestMissing).with("cause", cause)
     }
 
     /// The marks are those that the template has.

@@ -128,6 +128,7 @@ fn render_guest(guest: &GuestPin, is_check: bool, shown_remedies: &mut render::S
             (apply_style(render::YELLOW, "~"), format!("{}: {}", would("pin replaced", "pin would be replaced"), describe_marks(marks)))
         }
         PinOutcome::Unchanged => (apply_style(render::GREEN, "="), "pinned already".to_owned()),
+        PinOutcome::NotMade => (apply_style(render::YELLOW, "-"), "does not exist yet; pin it after `converger apply` made it".to_owned()),
         PinOutcome::NoMarks => (apply_style(render::YELLOW, "-"), "has no birth marks; only its name identifies it".to_owned()),
         PinOutcome::Refused(refusals) => {
             (apply_style(render::RED, "!"), render::render_guest_refusals(refusals, shown_remedies).trim_end().to_owned())
@@ -152,12 +153,14 @@ fn describe_marks(marks: &GuestIdentity) -> String {
 fn render_summary(pinned: &PinResult, is_check: bool) -> String {
     let count = |is: fn(&PinOutcome) -> bool| pinned.guests.iter().filter(|guest| is(&guest.outcome)).count();
     let written = count(|outcome| outcome.written_marks().is_some());
-    let parts = [
+    let mut parts = vec![
         format!("{written} {}", if is_check { "to pin" } else { "pinned" }),
         format!("{} pinned already", count(|outcome| *outcome == PinOutcome::Unchanged)),
         format!("{} without marks", count(|outcome| *outcome == PinOutcome::NoMarks)),
         format!("{} refused", count(|outcome| matches!(outcome, PinOutcome::Refused(_)))),
     ];
+    let unmade = count(|outcome| *outcome == PinOutcome::NotMade);
+    parts.extend((unmade > 0).then(|| format!("{unmade} not made yet")));
     apply_style(render::BOLD, parts.join(", "))
 }
 
@@ -205,6 +208,7 @@ fn guest_json(guest: &GuestPin) -> Json {
         PinOutcome::Replaced(marks, differences) => ("replaced", json!({ "identity": marks, "differences": differences })),
         PinOutcome::Unchanged => ("unchanged", json!({})),
         PinOutcome::NoMarks => ("unmarked", json!({})),
+        PinOutcome::NotMade => ("not-made", json!({})),
         PinOutcome::Refused(refusals) => ("refused", json!({ "refusals": refusals })),
     };
     row["outcome"] = outcome.into();

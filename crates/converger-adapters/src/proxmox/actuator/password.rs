@@ -3,6 +3,7 @@
 //! Must not store or show a password.
 
 use converger_core::apply::{EnvFault, EnvFaultKind, EnvRequest, EnvResponse, SendResult};
+use converger_core::guest::SecretReference;
 
 use super::super::client::SecretSource;
 use super::super::codec::{ProvisionWrite, ProxmoxCommand, ProxmoxWrite, percent_encode};
@@ -17,6 +18,14 @@ pub(super) fn prepare_command(request: &EnvRequest) -> Result<ProxmoxCommand, Bo
         }
         command => Ok(command),
     }
+}
+
+/// Whether a password can be read now. It is read again right before it is sent.
+///
+/// # Errors
+/// Why it cannot, without the password.
+pub fn check_reference(reference: &SecretReference) -> Result<(), String> {
+    SecretSource::from(reference).read_password(|name| std::env::var(name).ok()).map(drop).map_err(|error| error.to_string())
 }
 
 fn read_password(write: ProvisionWrite) -> Result<ProvisionWrite, Box<EnvResponse>> {

@@ -186,7 +186,7 @@ pub(super) fn doctor_report() -> Json {
 
 /// `pin --json`.
 pub(super) fn pin_report() -> Json {
-    let outcomes = ["pinned", "completed", "replaced", "unchanged", "unmarked", "refused"];
+    let outcomes = ["pinned", "completed", "replaced", "unchanged", "unmarked", "not-made", "refused"];
     let guest = object(
         &["absent", "kind", "name", "outcome", "vmid"],
         json!({
