@@ -57,7 +57,7 @@ pub(crate) fn render_help(help: &str) -> String {
 
 /// The notice that a file was written, with its digest if a person may confirm it.
 pub(crate) fn render_written_file(path: &Path, digest: Option<&str>) -> String {
-    let digest = digest.map(|digest| format!(" ({digest})")).unwrap_or_default();
+    let digest = digest.map(|digest| format!(" (digest {digest})")).unwrap_or_default();
     apply_style(DIM, format!("wrote {}{digest}", files::display_path(path)))
 }
 

@@ -246,8 +246,8 @@ fn render_reproduced(run_decision: &RunDecision, others: &[RunId]) -> String {
 /// A note about other runs that made the same plan: each has its own observation.
 fn describe_other_runs(others: &[RunId]) -> Option<String> {
     let last = others.last()?.as_str();
-    let count = render::count_with_noun(others.len() as u64, "earlier run");
-    Some(format!("{count} made the same plan, the last of them {last}; this is the newest: name a run for another one"))
+    let count = render::count_with_noun(others.len() as u64, "other run");
+    Some(format!("{count} made a plan with the same body, the last of them {last}; their judgements may differ: name a run to see it"))
 }
 
 fn decision_json(run_decision: &RunDecision, others: &[RunId]) -> Json {

@@ -2,6 +2,7 @@
 //!
 //! A refusal of the whole run comes first, because nothing below it would be done. Steps come last, next to the summary and the question.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use converger_core::action::{Change, ChangeClass, ExistingSnapshot, Impact, Provisioning, Risk};
@@ -19,7 +20,7 @@ use converger_core::timestamp;
 
 use super::field_change::render_field_change;
 use super::{
-    BOLD, DIM, GREEN, RED, ShownRemedies, YELLOW, apply_style, count_with_noun, join_counts, quote_untrusted, render_guest_refusals,
+    BOLD, CYAN, DIM, GREEN, RED, ShownRemedies, YELLOW, apply_style, count_with_noun, join_counts, quote_untrusted, render_guest_refusals,
     render_refusal, serialized_name,
 };
 use crate::verbosity::Verbosity;
@@ -72,7 +73,8 @@ pub(crate) fn render_report(judged: &Judged, origin: &str, options: ReportOption
         sections.push(render_group(judged, is_refused, options, &mut shown));
         sections.push(render_group(judged, has_steps, options, &mut shown));
     }
-    sections.push(format!("{}\n", render_summary(judged, &summary)));
+    let needs = if options.verbosity == Verbosity::Quiet { String::new() } else { render_needs(judged) };
+    sections.push(format!("{}\n{needs}", render_summary(judged, &summary)));
     sections.retain(|section| !section.is_empty());
     sections.join("\n")
 }
@@ -152,6 +154,27 @@ fn render_summary(judged: &Judged, summary: &PlanSummary) -> String {
         AuditConclusion::Refused => apply_style(RED.bold(), format!("Refused: {counts}")),
     }
 }
+
+/// What must be given before the steps are applied, beyond a yes or a digest, with the guests that need it.
+fn render_needs(judged: &Judged) -> String {
+    if run_refusals(judged).next().is_some() {
+        return String::new();
+    }
+    let mut guests: BTreeMap<NeededApproval, Vec<String>> = BTreeMap::new();
+    for (guest, verdict) in judged.guests() {
+        let JudgedVerdict::Steps(steps) = verdict else { continue };
+        let needed = steps.iter().map(NeededApproval::of_step).max().unwrap_or(NeededApproval::Confirmation);
+        guests.entry(needed).or_default().push(guest.vmid.to_string());
+    }
+    let described = guests.iter().rev().filter(|(needed, _)| **needed > NeededApproval::Confirmation).map(|(needed, vmids)| {
+        let listed = if vmids.len() > NEEDING_SHOWN_MAX { count_with_noun(vmids.len() as u64, "guest") } else { vmids.join(", ") };
+        format!("{} {} ({listed})\n", apply_style(CYAN, "needs:"), needed.text())
+    });
+    described.collect()
+}
+
+/// So many guests are listed by their ids.
+const NEEDING_SHOWN_MAX: usize = 10;
 
 /// The counts of a plan, without zeroes.
 fn describe_counts(summary: &PlanSummary) -> String {

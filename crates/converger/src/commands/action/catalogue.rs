@@ -101,7 +101,14 @@ fn describe_row(spec: &ActionSpec) -> String {
     let classified = render::describe_classification(row.impact, row.risk, row.class);
     let undo = row.undo().unwrap_or("none");
     let needed = NeededApproval::of(row, row.class, row.impact).text();
-    format!("{}; needs {needed}; undo: {undo}", classified.trim_matches(['(', ')']))
+    let own = format!("at least {}; needs {needed}; undo: {undo}", classified.trim_matches(['(', ')']));
+    match CATALOGUE.iter().find(|more| more.action == "vm.clone.provision").filter(|_| spec.name == "vm.clone") {
+        Some(more) => {
+            let needed = NeededApproval::of(more, more.class, more.impact).text();
+            format!("{own}\n    with a first configuration or a larger disk: needs {needed}")
+        }
+        None => own,
+    }
 }
 
 /// One action with all its parameters.
