@@ -83,6 +83,8 @@ impl CrashOptions {
 const WORK_DIRECTORY: &str = "target/crash";
 /// Several workers share a core, because a crash mostly waits.
 const WORKERS_PER_CORE: usize = 6;
+/// Injects the faults, provides a terminal, and reads the guests of the lab.
+const TOOLS: [&str; 3] = ["strace", "script", "curl"];
 /// The sample size in CI.
 const CI_SAMPLE: usize = 300;
 
@@ -109,8 +111,8 @@ pub(crate) fn run_crashes(options: CrashOptions) -> TaskResult {
     };
     eprintln!("{} points, {} of recoveries; seed {}", points.len(), twice.len(), options.seed);
     let enough = if let PointSelection::Sample(count) = options.extent { count } else { usize::MAX };
-    let mut rows = play_points(&sandboxes, &points, &InjectedFault::ALL, enough)?;
-    rows.extend(play_points(&sandboxes, &twice, &InjectedFault::ALL, enough / RECOVERY_SHARE)?);
+    let mut rows = play_points(&sandboxes, &points, SampleSize { points: enough, provisioning: enough / PROVISIONING_SHARE })?;
+    rows.extend(play_points(&sandboxes, &twice, SampleSize { points: enough / RECOVERY_SHARE, provisioning: 0 })?);
     let (rows, replayed) = replay_slow(&sandboxes, rows)?;
     let known = points.len() + twice.len();
     let report = CrashReport::new(options.seed, known, rows).with_calls(calls).with_replayed(replayed);
@@ -125,10 +127,8 @@ pub(crate) fn run_crashes(options: CrashOptions) -> TaskResult {
 }
 
 fn build_program(binary: CrashBinary) -> Result<PathBuf, TaskError> {
-    let strace = shell::succeeds(&mut shell::new_command("strace", &["-V"]));
-    let script = shell::succeeds(&mut shell::new_command("script", &["-V"]));
-    if !strace || !script {
-        return Err(TaskError::new("`strace` or `script` is not installed; `cargo xtask ci tools` installs them"));
+    if let Some(tool) = TOOLS.into_iter().find(|tool| !shell::succeeds(&mut shell::new_command(*tool, &["-V"]))) {
+        return Err(TaskError::new(format!("`{tool}` is not installed; `cargo xtask ci tools` installs it")));
     }
     let (profile, directory) = match binary {
         CrashBinary::Ci => (&["--workspace", "--all-features", "--profile", "ci"][..], "ci"),
@@ -178,13 +178,29 @@ fn find_recovery_points(sandboxes: &[CrashSandbox], points: &[CrashPoint]) -> Re
     Ok(all)
 }
 
+/// At least one in this many points of a sample is in a run that makes a guest from a template and configures it.
+const PROVISIONING_SHARE: usize = 6;
+
+/// How many points are enough.
+#[derive(Clone, Copy)]
+struct SampleSize {
+    points: usize,
+    /// At least this many of them are in runs that make and configure a guest.
+    provisioning: usize,
+}
+
+impl SampleSize {
+    fn is_reached(self, rows: &[CrashRow]) -> bool {
+        let count =
+            |is_meant: &dyn Fn(&CrashPoint) -> bool| rows.iter().filter(|row| row.evidence.is_some() && is_meant(&row.point)).count();
+        let has_fault = |fault: InjectedFault| count(&|point| point.last_fault() == fault) >= self.points / InjectedFault::ALL.len();
+        let has_provisioning = count(&|point| point.site.actor.provisions()) >= self.provisioning;
+        count(&|_| true) >= self.points && has_provisioning && InjectedFault::ALL.into_iter().all(has_fault)
+    }
+}
+
 /// Plays points in order until enough were hit, with a minimum for each fault.
-fn play_points(
-    sandboxes: &[CrashSandbox],
-    points: &[CrashPoint],
-    faults: &[InjectedFault],
-    enough: usize,
-) -> Result<Vec<CrashRow>, TaskError> {
+fn play_points(sandboxes: &[CrashSandbox], points: &[CrashPoint], enough: SampleSize) -> Result<Vec<CrashRow>, TaskError> {
     let play = |sandbox: &CrashSandbox, point: &CrashPoint| {
         Ok(match sandbox.play_point(*point)? {
             PointOutcome::NotReached => CrashRow { point: *point, evidence: None },
@@ -192,12 +208,10 @@ fn play_points(
         })
     };
     run_in_parallel(sandboxes, points, play, |rows: &[CrashRow]| {
-        let crashed = rows.iter().filter(|row| row.evidence.is_some());
-        let of = |fault: InjectedFault| rows.iter().filter(|row| row.evidence.is_some() && row.point.last_fault() == fault).count();
         if rows.len().is_multiple_of(50) {
             eprintln!("  {} points", rows.len());
         }
-        crashed.count() >= enough && faults.iter().all(|fault| of(*fault) >= enough / faults.len())
+        enough.is_reached(rows)
     })
 }
 

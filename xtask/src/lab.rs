@@ -15,8 +15,11 @@ use crate::shell::{TaskError, TaskResult};
 /// The last line that the lab prints before it answers requests.
 const READY_TEXT: &str = "Ctrl-C ends it.";
 const REQUEST_LOG_FILE: &str = "requests.jsonl";
+const CONNECTION_FILE: &str = "lab.json";
+/// The token of the worlds that are read with `curl`.
+const TOKEN_HEADER: &str = "Authorization: PVEAPIToken=root@pam!lab=lab";
 /// The files that a lab writes.
-const LAB_FILES: [&str; 5] = ["converger.toml", "secret", "ca.pem", "lab.json", "lab.pem"];
+const LAB_FILES: [&str; 5] = ["converger.toml", "secret", "ca.pem", CONNECTION_FILE, "lab.pem"];
 
 /// How time passes in a lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +78,22 @@ impl LabChild {
         let path = format!("/proc/{}/stat", self.child.id());
         let text = fs::read_to_string(&path).map_err(|error| TaskError::new(format!("cannot read `{path}`: {error}")))?;
         parse_cpu_ms(&text).ok_or_else(|| TaskError::new(format!("`{path}` does not contain the CPU time: {text}")))
+    }
+
+    /// Reads these paths of its API, each as what `data` has.
+    pub(crate) fn read(&self, paths: &[String]) -> Result<Vec<Value>, TaskError> {
+        let path = self.directory.join(CONNECTION_FILE);
+        let failed = |error: &dyn std::fmt::Display| TaskError::new(format!("cannot read from the lab in `{}`: {error}", path.display()));
+        let text = fs::read(&path).map_err(|error| failed(&error))?;
+        let port = &serde_json::from_slice::<Value>(&text).map_err(|error| failed(&error))?["nodes"][0]["port"];
+        let urls = paths.iter().map(|path| format!("https://127.0.0.1:{port}/api2/json/{path}"));
+        let output = Command::new("curl").args(["-s", "-S", "-f", "-k", "-H", TOKEN_HEADER]).args(urls).output();
+        let output = output.map_err(|error| failed(&error))?;
+        if !output.status.success() {
+            return Err(failed(&String::from_utf8_lossy(&output.stderr).trim()));
+        }
+        let responses = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
+        responses.map(|response| Ok(response.map_err(|error| failed(&error))?["data"].take())).collect()
     }
 
     /// All requests so far, in order.

@@ -28,6 +28,7 @@ const SYSTEM_TOOLS: &[SystemTool] = &[
     SystemTool { probe: &["git", "--version"], packages: &["git"] },
     SystemTool { probe: &["strace", "-V"], packages: &["strace"] },
     SystemTool { probe: &["script", "-V"], packages: &["bsdutils"] },
+    SystemTool { probe: &["curl", "-V"], packages: &["curl"] },
     SystemTool { probe: &["python3", "-c", "import ensurepip, venv"], packages: &["python3", "python3-venv"] },
 ];
 
@@ -77,7 +78,7 @@ mod tests {
 
     #[test]
     fn bare_machines_need_every_package() {
-        let all = ["build-essential", "git", "strace", "bsdutils", "python3", "python3-venv"];
+        let all = ["build-essential", "git", "strace", "bsdutils", "curl", "python3", "python3-venv"];
         assert_eq!(missing_packages(SYSTEM_TOOLS, |_| false), all);
     }
 

@@ -229,11 +229,7 @@ impl World {
     fn end_with_status(&mut self, id: TaskId, status: String) {
         let Some(task) = self.tasks.get(id) else { return };
         let at_s = self.node_clock_s(&task.node);
-        let late = self
-            .nodes
-            .get(&task.node)
-            .and_then(|node| node.last_broadcast_ms(self.now_ms))
-            .map(|last| last.saturating_add(crate::node::BROADCAST_INTERVAL_MS));
+        let late = self.nodes.get(&task.node).and_then(|node| Some(node.last_broadcast_ms(self.now_ms)?.saturating_add(node.cycle_ms)));
         let listed_ms = if task.nested { late.unwrap_or(self.now_ms) } else { self.now_ms };
         let holds = task.holds.filter(|vmid| self.tasks.holders.get(vmid) == Some(&id));
         if let Some(task) = self.tasks.all.get_mut(&id) {

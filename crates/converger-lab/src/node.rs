@@ -50,7 +50,9 @@ pub(crate) struct LabNode {
     pub(crate) lists_no_guests: bool,
     /// Additional delay of every response of this node.
     pub(crate) slow_ms: u64,
-    /// When it broadcasts its guests, as an offset into each interval of ten seconds.
+    /// The interval at which it broadcasts its guests.
+    pub(crate) cycle_ms: u64,
+    /// When it broadcasts its guests, as an offset into each interval.
     pub(crate) cycle_offset_ms: u64,
     pub(crate) broadcast_ms: Option<u64>,
     /// Remaining broadcasts in the format of release 8.
@@ -61,7 +63,7 @@ pub(crate) struct LabNode {
     pub(crate) tls_identity: TlsIdentity,
 }
 
-/// The interval at which each node broadcasts its guests.
+/// The interval at which a node of Proxmox broadcasts its guests.
 pub(crate) const BROADCAST_INTERVAL_MS: u64 = 10_000;
 
 impl LabNode {
@@ -89,6 +91,7 @@ impl LabNode {
             cluster_files_requests: 0,
             lists_no_guests: false,
             slow_ms: 0,
+            cycle_ms: BROADCAST_INTERVAL_MS,
             cycle_offset_ms: 0,
             broadcast_ms: None,
             old_format_rounds: 0,
@@ -121,7 +124,7 @@ impl LabNode {
     /// The last broadcast time at or before `now_ms`.
     pub(crate) fn last_broadcast_ms(&self, now_ms: u64) -> Option<u64> {
         let since = now_ms.checked_sub(self.cycle_offset_ms)?;
-        Some(self.cycle_offset_ms + since / BROADCAST_INTERVAL_MS * BROADCAST_INTERVAL_MS)
+        Some(self.cycle_offset_ms + since / self.cycle_ms * self.cycle_ms)
     }
 }
 
@@ -136,5 +139,6 @@ mod tests {
         assert_eq!(node.last_broadcast_ms(3_000), Some(3_000));
         assert_eq!(node.last_broadcast_ms(12_999), Some(3_000));
         assert_eq!(node.last_broadcast_ms(13_000), Some(13_000));
+        assert_eq!(LabNode { cycle_ms: 500, ..node }.last_broadcast_ms(3_999), Some(3_500));
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::flavour::Flavour;
 use crate::guest::{LabGuest, LabGuestKind, size};
 use crate::json_text::JsonObject;
-use crate::node::{BROADCAST_INTERVAL_MS, LabNode, ServiceState};
+use crate::node::{LabNode, ServiceState};
 use crate::world::World;
 
 /// A broadcast expires after this time.
@@ -98,9 +98,8 @@ impl World {
         for (node, at_ms) in due {
             self.broadcast_from(&node, at_ms);
         }
-        let next = |node: &LabNode| {
-            node.last_broadcast_ms(self.now_ms).map_or(node.cycle_offset_ms, |at_ms| at_ms.saturating_add(BROADCAST_INTERVAL_MS))
-        };
+        let next =
+            |node: &LabNode| node.last_broadcast_ms(self.now_ms).map_or(node.cycle_offset_ms, |at_ms| at_ms.saturating_add(node.cycle_ms));
         self.no_broadcast_until_ms = self.nodes.values().map(next).min().unwrap_or(0);
     }
 
@@ -115,7 +114,7 @@ impl World {
         let Some(sender) = self.nodes.get(name) else { return };
         // Broadcasts that were skipped because no request arrived count as well.
         let skipped =
-            sender.broadcast_ms.map_or(0, |broadcast_ms| (at_ms.saturating_sub(broadcast_ms) / BROADCAST_INTERVAL_MS).saturating_sub(1));
+            sender.broadcast_ms.map_or(0, |broadcast_ms| (at_ms.saturating_sub(broadcast_ms) / sender.cycle_ms).saturating_sub(1));
         let old_rounds = sender.old_format_rounds.saturating_sub(u32::try_from(skipped).unwrap_or(u32::MAX));
         let flavour = if old_rounds > 0 { self.flavour.min(Flavour::V8) } else { self.flavour };
         let row = |guest: &LabGuest| (guest.vmid, broadcast_row(guest, sender.cpus, flavour));

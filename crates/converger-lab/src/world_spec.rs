@@ -6,6 +6,7 @@ mod build;
 mod seeded_world;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 
 use serde::Deserialize;
 
@@ -135,7 +136,9 @@ pub struct NodeSpec {
     pub bridges: Option<Vec<String>>,
     /// SHA-256 fingerprint of its certificate; if omitted, it is derived from the seed.
     pub fingerprint: Option<String>,
-    /// When it broadcasts its guests, as an offset into each interval of ten seconds.
+    /// The interval at which it broadcasts its guests; if omitted, ten seconds as in Proxmox.
+    pub cycle_ms: Option<NonZeroU64>,
+    /// When it broadcasts its guests, as an offset into each interval.
     pub cycle_offset_ms: u64,
     /// Its uptime at the start.
     pub uptime_s: u64,

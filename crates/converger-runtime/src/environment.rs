@@ -359,7 +359,7 @@ impl Environment {
 /// Ends a run whose key was used before.
 fn end_by_key(reader: &EnvironmentReader, request: &RunRequest, key_use: KeyUse, recovered: RecoveryReport) -> Option<StartedRun> {
     match key_use {
-        KeyUse::Unused => None,
+        KeyUse::Unused | KeyUse::CutOff => None,
         KeyUse::Reused(refusal) => Some(StartedRun::Refused(refusal)),
         KeyUse::Repeated(histories) => {
             let report = RunReport::for_repeated(reader, histories, recovered)?;

@@ -2,8 +2,8 @@
 //!
 //! The store enforces that a key begins each step once. This module answers before anything is planned, so that a caller learns what the first request did.
 
-use converger_core::apply::{IdempotencyKey, OperationHistory, OperationSource, RunId};
-use converger_core::artifact::Digest;
+use converger_core::apply::{IdempotencyKey, JournalProgress, OperationEnd, OperationHistory, OperationSource, Resolution, RunId};
+use converger_core::artifact::{Digest, RecordedPlan};
 use converger_core::failure::FailureCode;
 use converger_core::guest::EnvironmentName;
 use converger_core::intent::Intent;
@@ -49,8 +49,10 @@ pub(crate) fn key_of_run(run: &RunId) -> Result<IdempotencyKey, RuntimeError> {
 pub(crate) enum KeyUse {
     /// Nothing: the request is new.
     Unused,
-    /// The same request: the operations of the run that executed it, in the order of its plan.
+    /// The same request: the operations of the runs that executed it, in the order in which they began.
     Repeated(Vec<OperationHistory>),
+    /// The same request, cut off after a step that is done: the steps that were never begun are left. They begin under the same key.
+    CutOff,
     /// Another request.
     Reused(Refusal),
 }
@@ -75,25 +77,55 @@ pub(crate) async fn find_key_use(
     };
     let request: Digest = intent.digest().map_err(|error| RuntimeError::failed(format!("cannot encode the request: {error}")))?;
     match &first.operation.source {
-        OperationSource::OneShot { request: earlier, .. } if *earlier == request => {
-            let operations = load_run_operations(store, &first.operation.run).await.map_err(failed)?;
-            Ok(KeyUse::Repeated(operations))
-        }
+        OperationSource::OneShot { request: earlier, .. } if *earlier == request => find_repeated(store, &first, key).await.map_err(failed),
         OperationSource::OneShot { .. } | OperationSource::Convergent => Ok(KeyUse::Reused(Refusal::key_reused(key, first.id()))),
     }
 }
 
+/// What the runs of a request did. To report a request as done that was cut off between two steps would leave its guest half made.
+async fn find_repeated(store: &StateStore, first: &OperationHistory, key: &IdempotencyKey) -> Result<KeyUse, StoreError> {
+    let of_first_run = load_run_operations(store, &first.operation.run).await?;
+    let Some(planned) = count_planned_steps(store, first.operation.plan).await?.filter(|planned| of_first_run.len() < *planned) else {
+        return Ok(KeyUse::Repeated(of_first_run));
+    };
+    let own = |history: &OperationHistory| matches!(&history.operation.source, OperationSource::OneShot { key: own, .. } if own == key);
+    let guest = OperationFilter {
+        environment: Some(first.operation.environment.clone()),
+        vmid: Some(first.operation.guest.vmid),
+        ..OperationFilter::default()
+    };
+    let mut begun = load_operations(store, guest).await?;
+    begun.retain(own);
+    begun.reverse();
+    let is_done = |history: &OperationHistory| {
+        let JournalProgress { end, resolution, .. } = history.progress();
+        end == Some(OperationEnd::Done) || resolution == Some(Resolution::Done)
+    };
+    Ok(if begun.len() < planned && begun.iter().all(is_done) { KeyUse::CutOff } else { KeyUse::Repeated(begun) })
+}
+
+/// The number of steps of a recorded plan. `None` if its body is gone.
+async fn count_planned_steps(store: &StateStore, plan: Digest) -> Result<Option<usize>, StoreError> {
+    let body = store.blob(plan).await?.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    Ok(body.map(|body| RecordedPlan::from_body(&body).step_count()))
+}
+
 /// The operations of a run that the journal has, in the order of its plan.
 pub(crate) async fn load_run_operations(store: &StateStore, run: &RunId) -> Result<Vec<OperationHistory>, StoreError> {
-    let (mut found, mut before) = (Vec::new(), None);
+    let mut found = load_operations(store, OperationFilter { run: Some(run.clone()), ..OperationFilter::default() }).await?;
+    found.sort_by_key(|history| history.operation.position);
+    Ok(found)
+}
+
+/// All operations that a filter lets through, newest first.
+async fn load_operations(store: &StateStore, mut filter: OperationFilter) -> Result<Vec<OperationHistory>, StoreError> {
+    let mut found = Vec::new();
     loop {
-        let filter = OperationFilter { run: Some(run.clone()), before, ..OperationFilter::default() };
-        let page = store.operations(filter, LIST_MAX).await?;
+        let page = store.operations(filter.clone(), LIST_MAX).await?;
         let is_last = page.len() < LIST_MAX as usize;
-        before = page.last().map(|history| history.id().clone());
+        filter.before = page.last().map(|history| history.id().clone());
         found.extend(page);
         if is_last {
-            found.sort_by_key(|history| history.operation.position);
             return Ok(found);
         }
     }

@@ -47,6 +47,8 @@ pub(crate) struct RecoveryCrash {
 pub(crate) struct CrashEvidence {
     /// The steps of the plan.
     pub(crate) planned: Vec<CrashStep>,
+    /// The guest that the plan makes, as it must be at the end.
+    pub(crate) made: Option<&'static str>,
     /// What the victim reported before it died.
     pub(crate) reported: Vec<StepEnd>,
     /// Whether the victim ended with exit code 0.
@@ -67,6 +69,8 @@ pub(crate) struct CrashEvidence {
     pub(crate) ready: Option<Duration>,
     /// All steps that the lab received.
     pub(crate) sent: Vec<CrashStep>,
+    /// The guests at the end that the world did not have at first.
+    pub(crate) guests_last: Vec<String>,
     /// The steps that the lab received from the very last apply, which should have nothing to do.
     pub(crate) sent_last: Vec<CrashStep>,
     /// The exit code of the last apply.
@@ -77,17 +81,6 @@ pub(crate) struct CrashEvidence {
     pub(crate) verified_last: Result<(), String>,
     /// The output of each apply after the crash.
     pub(crate) output: Vec<String>,
-}
-
-/// Changes whose effect only their task proves: a guest that was rebooted looks as before, and a new guest may be somebody else's.
-const UNREADABLE_CHANGES: [&str; 2] = ["reboot", "clone"];
-/// The exit code if an operation is held for a person.
-pub(crate) const HELD_EXIT_CODE: i32 = 5;
-
-/// Whether no reading shows that a step was executed. The lab is faster than this machine, so its tasks look older than they are, and one
-/// that was not recorded is not found again.
-pub(crate) fn is_proven_by_task_only(step: &CrashStep) -> bool {
-    UNREADABLE_CHANGES.contains(&step.change.as_str())
 }
 
 /// The maximum time until a restart is ready.
@@ -111,6 +104,7 @@ impl CrashEvidence {
         wrong.extend(self.sent_wrong_number_of_times());
         wrong.extend(self.slow_restart());
         wrong.extend(self.wrong_final_state());
+        wrong.extend(self.wrong_guests());
         wrong.extend(broken_ledger("at the end", &self.verified_last));
         wrong
     }
@@ -146,24 +140,29 @@ impl CrashEvidence {
         }
     }
 
+    /// Of the guests that the world did not have at first, exactly the one that the plan makes is there, with all of its config.
+    fn wrong_guests(&self) -> Vec<String> {
+        let missing = self.made.filter(|made| !self.guests_last.iter().any(|guest| guest == made));
+        let other = self.guests_last.iter().filter(|guest| Some(guest.as_str()) != self.made);
+        let other = other.map(|guest| format!("another guest: {guest}"));
+        let twice = (self.guests_last.len() > 1).then(|| format!("two guests: {} were made", self.guests_last.len()));
+        missing.map(|made| format!("missing guest: {made}")).into_iter().chain(other).chain(twice).collect()
+    }
+
     fn wrong_final_state(&self) -> Vec<String> {
         let mut wrong: Vec<String> = self.sent_last.iter().map(|step| format!("not settled: the last apply sent {step}")).collect();
         let journal = match &self.journal_last {
             Ok(journal) => journal,
             Err(cause) => return [wrong, vec![format!("the journal cannot be read at the end: {cause}")]].concat(),
         };
-        // If the end of such a step could not be recorded either, a person must resolve it, and that is a valid end.
-        let is_held_unread = |entry: &StepEnd| is_proven_by_task_only(&entry.step) && entry.end.as_deref() == Some("held");
-        let well = if journal.iter().any(is_held_unread) { HELD_EXIT_CODE } else { 0 };
-        if self.last_code != Some(well) {
+        if self.last_code != Some(0) {
             wrong.push("not settled: the last apply did not succeed".into());
         }
-        let is_open = |entry: &&StepEnd| matches!(entry.end.as_deref(), None | Some("held")) && !is_held_unread(entry);
+        let is_open = |entry: &&StepEnd| matches!(entry.end.as_deref(), None | Some("held"));
         wrong.extend(journal.iter().filter(is_open).map(|entry| format!("unresolved: the outcome of {} is unknown", entry.step)));
         for step in &self.planned {
             let done = journal.iter().filter(|entry| entry.step == *step && entry.end.as_deref() == Some("done")).count();
-            let held = journal.iter().filter(|entry| entry.step == *step && is_held_unread(entry)).count();
-            if done + held != 1 {
+            if done != 1 {
                 wrong.push(format!("wrong journal: it contains {step} as done {done} times"));
             }
         }
@@ -229,6 +228,7 @@ mod tests {
     fn valid_evidence() -> CrashEvidence {
         CrashEvidence {
             planned: vec![test_step(101), test_step(102)],
+            made: None,
             reported: vec![test_step_end(101, "done")],
             has_ended_well: false,
             continued_after_failed_sync: false,
@@ -239,6 +239,7 @@ mod tests {
             second: None,
             ready: Some(Duration::from_millis(300)),
             sent: vec![test_step(101), test_step(102)],
+            guests_last: Vec::new(),
             sent_last: Vec::new(),
             last_code: Some(0),
             journal_last: Ok(vec![test_step_end(101, "done"), test_step_end(102, "done")]),
@@ -279,19 +280,30 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_that_no_reading_shows_may_end_held() {
-        let reboot = CrashStep { vmid: 102, change: "reboot".into() };
-        let with = |step: &CrashStep, end: Option<&str>| {
-            let last = vec![test_step_end(101, "done"), StepEnd { step: step.clone(), end: end.map(str::to_owned) }];
-            let last_code = Some(if end == Some("held") { HELD_EXIT_CODE } else { 0 });
-            let mut evidence =
-                CrashEvidence { planned: vec![self::test_step(101), step.clone()], journal_last: Ok(last), last_code, ..valid_evidence() };
-            evidence.sent.retain(|own| own.vmid != 102);
-            evidence.sent.push(step.clone());
-            evidence.wrong_final_state()
+    fn held_operations_are_no_end() {
+        let last = vec![test_step_end(101, "done"), test_step_end(102, "held")];
+        check_violations(
+            &CrashEvidence { journal_last: Ok(last), last_code: Some(5), ..valid_evidence() },
+            &[
+                "not settled: the last apply did not succeed",
+                "unresolved: the outcome of start of 102 is unknown",
+                "wrong journal: it contains start of 102 as done 0 times",
+            ],
+        );
+    }
+
+    #[test]
+    fn wrong_new_guests_are_found() {
+        let with = |guests: &[&str]| {
+            let guests_last = guests.iter().map(|guest| (*guest).to_owned()).collect();
+            CrashEvidence { made: Some("7 a running"), guests_last, ..valid_evidence() }
         };
-        assert_eq!(with(&reboot, Some("held")), Vec::<String>::new());
-        assert!(!with(&reboot, None).is_empty() && !with(&self::test_step(102), Some("held")).is_empty());
+        check_violations(&with(&["7 a running"]), &[]);
+        check_violations(&with(&[]), &["missing guest: 7 a running"]);
+        check_violations(&with(&["7 a stopped"]), &["missing guest: 7 a running", "another guest: 7 a stopped"]);
+        check_violations(&with(&["7 a running", "8 a running"]), &["another guest: 8 a running", "two guests: 2 were made"]);
+        let unplanned = CrashEvidence { guests_last: vec!["7 a running".into()], ..valid_evidence() };
+        check_violations(&unplanned, &["another guest: 7 a running"]);
     }
 
     #[test]

@@ -11,7 +11,8 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use super::requests::{RequestWorkload, WORKLOADS};
+use super::evidence::CrashStep;
+use super::requests::{RequestConfirmation, RequestWorkload, WORKLOADS};
 use super::trace::TracedCall;
 
 /// Who runs the apply.
@@ -21,30 +22,94 @@ pub(crate) enum CrashActor {
     Script,
     /// A person at a terminal, who types the names of the guests that go down.
     Person,
-    /// A script that requests one action, which confirms with the digest of its proposal. The index of the workload.
+    /// A person at a terminal, who types the names of the guests that are made from a template.
+    Maker,
+    /// Requests one action. The index of the workload, which says who confirms it.
     Requester(usize),
 }
 
 impl CrashActor {
     /// Its name in points.
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Script => "script",
             Self::Person => "person",
+            Self::Maker => "declared",
             Self::Requester(workload) => WORKLOADS.get(workload).map_or("", |workload| workload.name),
         }
     }
 
+    /// Those that apply a file.
+    const APPLIES: [Self; 3] = [Self::Script, Self::Person, Self::Maker];
+
+    /// The files that are applied.
+    pub(crate) fn files() -> impl Iterator<Item = &'static str> {
+        Self::APPLIES.into_iter().filter_map(Self::file)
+    }
+
     fn parse(name: &str) -> Option<Self> {
         let requesters = (0..WORKLOADS.len()).map(Self::Requester);
-        [Self::Script, Self::Person].into_iter().chain(requesters).find(|actor| actor.name() == name)
+        Self::APPLIES.into_iter().chain(requesters).find(|actor| actor.name() == name)
     }
 
     /// What it requests, if it does not apply a file.
     pub(crate) fn workload(self) -> Option<&'static RequestWorkload> {
         match self {
-            Self::Script | Self::Person => None,
+            Self::Script | Self::Person | Self::Maker => None,
             Self::Requester(workload) => WORKLOADS.get(workload),
+        }
+    }
+
+    /// The file that it applies, if it does not request an action.
+    pub(crate) fn file(self) -> Option<&'static str> {
+        match self {
+            Self::Script => Some("script.yaml"),
+            Self::Person => Some("person.yaml"),
+            Self::Maker => Some("declared.yaml"),
+            Self::Requester(_) => None,
+        }
+    }
+
+    /// Whether a person confirms its plans at a terminal, and no digest.
+    pub(crate) fn is_person(self) -> bool {
+        match self {
+            Self::Script => false,
+            Self::Person | Self::Maker => true,
+            Self::Requester(_) => self.workload().is_some_and(|workload| workload.confirmation == RequestConfirmation::Person),
+        }
+    }
+
+    /// Whether it makes a guest from a template and configures it.
+    pub(crate) fn provisions(self) -> bool {
+        self.planned_steps().iter().any(|step| step.change == "provision")
+    }
+
+    /// The steps of its plan.
+    pub(crate) fn planned_steps(self) -> Vec<CrashStep> {
+        let steps: &[(u64, &str)] = match self {
+            Self::Requester(_) => self.workload().map(|workload| workload.steps).unwrap_or_default(),
+            Self::Script => &[(101, "start"), (102, "start"), (103, "start"), (106, "config.set"), (106, "start"), (107, "config.set")],
+            Self::Person => &[
+                (101, "start"),
+                (104, "shutdown"),
+                (105, "shutdown"),
+                (106, "config.set"),
+                (106, "start"),
+                (108, "config.set"),
+                (108, "reboot"),
+                (109, "stop"),
+            ],
+            Self::Maker => &[(123, "clone"), (123, "provision"), (123, "disk.grow"), (123, "start")],
+        };
+        steps.iter().map(|(vmid, change)| CrashStep { vmid: *vmid, change: (*change).to_owned() }).collect()
+    }
+
+    /// The guest that it makes, as the lab describes it at the end.
+    pub(crate) fn made_guest(self) -> Option<&'static str> {
+        match self {
+            Self::Script | Self::Person => None,
+            Self::Maker => Some("123 web-123 running: memory 2048, net0 vmbr0, scsi0 2G"),
+            Self::Requester(_) => self.workload()?.made_guest,
         }
     }
 }
@@ -234,8 +299,8 @@ impl CrashRun {
     /// All runs.
     pub(crate) fn all() -> Vec<Self> {
         let kept = |actor| Self { actor, memory: StateBefore::Kept };
-        let applies = [kept(CrashActor::Script), kept(CrashActor::Person), Self { actor: CrashActor::Script, memory: StateBefore::None }];
-        applies.into_iter().chain((0..WORKLOADS.len()).map(|workload| kept(CrashActor::Requester(workload)))).collect()
+        let applies = CrashActor::APPLIES.map(kept).into_iter().chain([Self { actor: CrashActor::Script, memory: StateBefore::None }]);
+        applies.chain((0..WORKLOADS.len()).map(|workload| kept(CrashActor::Requester(workload)))).collect()
     }
 
     fn scopes(self) -> &'static [CallScope] {
@@ -478,6 +543,8 @@ mod tests {
             "script/kept/told/write/2/kill",
             "clone/kept/log/pwrite64/3/kill",
             "snapshot/kept/any/sendto/3/kill",
+            "provision/kept/screen/write/3/eio",
+            "declared/kept/log/fsync/3/kill",
             twice,
         ];
         for text in all {

@@ -72,7 +72,7 @@ pub(crate) fn run_process(
         match chunks.recv_timeout(patience.saturating_sub(started.elapsed())) {
             Ok(chunk) => {
                 talk.take_output(&chunk);
-                if ready.is_none() && contains_any(&strip_escapes(&talk.output), ready_texts) {
+                if ready.is_none() && is_ready(&talk.output, error_file, ready_texts) {
                     ready = Some(elapsed(&child));
                 }
             }
@@ -116,7 +116,9 @@ fn answer_prompt(output: &str) -> Option<&str> {
     if question.ends_with("[yes/no] ") {
         return Some("yes");
     }
-    question.strip_prefix("This stops ")?.strip_suffix(". Type its name: ")
+    let named = question.strip_suffix(". Type its name: ")?;
+    let made = || named.strip_prefix("This makes ")?.strip_suffix(", which must never have existed");
+    named.strip_prefix("This stops ").or_else(made)
 }
 
 /// The text without escapes that move the cursor or set a colour.
@@ -162,8 +164,12 @@ fn kill_with_descendants(child: &Child) {
     let _ = shell::succeeds(&mut shell::new_command("kill", &arguments));
 }
 
-fn contains_any(text: &str, parts: &[&str]) -> bool {
-    parts.iter().any(|part| text.contains(part))
+/// Whether one of the texts was printed, wrapped in any way. They end with a blank, so that a line that is still being printed does not count.
+fn is_ready(output: &[u8], error_file: Option<&Path>, ready_texts: &[&str]) -> bool {
+    // Both outputs: what standard error has was printed before the output that has just arrived.
+    let printed = [output, &error_file.and_then(|file| fs::read(file).ok()).unwrap_or_default()].map(strip_escapes);
+    let unwrapped = printed.map(|text| format!("{} ", text.split_whitespace().collect::<Vec<_>>().join(" ")));
+    ready_texts.iter().any(|part| unwrapped.iter().any(|text| text.contains(part)))
 }
 
 #[cfg(test)]
@@ -174,6 +180,7 @@ mod tests {
     fn prompts_are_answered() {
         assert_eq!(answer_prompt("a plan\r\nApply this plan? [yes/no] "), Some("yes"));
         assert_eq!(answer_prompt("yes\r\nThis stops old-1. Type its name: "), Some("old-1"));
+        assert_eq!(answer_prompt("yes\r\nThis makes web-1, which must never have existed. Type its name: "), Some("web-1"));
         assert_eq!(answer_prompt("This stops old-1. Type its name: \n"), None);
         assert_eq!(answer_prompt("101 qemu web-1 start: done"), None);
     }
@@ -185,13 +192,13 @@ mod tests {
 
     #[test]
     fn prompts_are_answered_and_overdue_processes_killed() {
-        let script = "printf 'This stops web. Type its name: '; read name; echo \"it is $name\"; exit 7";
-        let played = run_process(shell::new_command("sh", &["-c", script]), None, &["it is"], 0, Duration::from_secs(60)).unwrap();
+        let script = "printf 'This stops web. Type its name: '; read name; echo \"it\nis $name\"; exit 7";
+        let played = run_process(shell::new_command("sh", &["-c", script]), None, &["it is "], 0, Duration::from_secs(60)).unwrap();
         assert_eq!((played.code, played.is_killed), (Some(7), false));
-        assert!(played.output.ends_with("it is web\n") && played.ready.is_some(), "{played:?}");
+        assert!(played.output.ends_with("it\nis web\n") && played.ready.is_some(), "{played:?}");
         let error_file = std::env::temp_dir().join(format!("player-{}", std::process::id()));
         let both = shell::new_command("sh", &["-c", "echo one; echo two >&2"]);
-        let played = run_process(both, Some(&error_file), &["one"], 0, Duration::from_secs(60)).unwrap();
+        let played = run_process(both, Some(&error_file), &["one "], 0, Duration::from_secs(60)).unwrap();
         assert_eq!((played.output.as_str(), fs::read_to_string(&error_file).unwrap().as_str()), ("one\ntwo\n", "two\n"));
         fs::remove_file(error_file).unwrap();
         let played = run_process(shell::new_command("sh", &["-c", "cat"]), None, &["never"], 0, Duration::ZERO).unwrap();

@@ -112,6 +112,11 @@ impl CrashReport {
         self.points_hit.iter().filter(|(_, evidence)| evidence.second.is_some()).count()
     }
 
+    /// How many points are in runs that make a guest from a template and configure it.
+    fn count_provisioning(&self) -> usize {
+        self.points_hit.iter().filter(|(point, _)| point.site.actor.provisions()).count()
+    }
+
     /// The median and the slowest restart.
     fn restart_times(&self) -> (Duration, Duration) {
         let mut all: Vec<Duration> = self.points_hit.iter().filter_map(|(_, evidence)| evidence.ready).collect();
@@ -129,6 +134,7 @@ impl CrashReport {
             "sent_before_the_crash": self.count_by(|_, evidence| evidence.sent_then.len().to_string()),
             "told_before_the_crash": self.count_by(|_, evidence| evidence.reported.len().to_string()),
             "calls": self.calls.all, "calls_behind_another_thread": self.calls.unreachable,
+            "by_actor": self.count_by(|point, _| point.site.actor.name().to_owned()),
             "met_in_the_recovery": self.count_recoveries(), "slow_and_replayed_alone": self.replayed,
             "killed_while_waiting": self.points_hit.iter().filter(|(_, evidence)| evidence.was_killed).count(),
             "ready_ms": { "middle": middle.as_millis(), "slowest": slowest.as_millis() },
@@ -158,13 +164,14 @@ impl CrashReport {
         let faults: Vec<String> = self.count_by_fault().iter().map(|(fault, count)| format!("{count} {fault}")).collect();
         let _ = writeln!(
             text,
-            "{}{} points of {} (seed {}: {}; {} of them also in the recovery; {} not reached), {} violations; ready after {} ms (median), {} ms (slowest), {} slow ones replayed alone; {FILE}",
+            "{}{} points of {} (seed {}: {}; {} of them also in the recovery, {} while a guest is provisioned; {} not reached), {} violations; ready after {} ms (median), {} ms (slowest), {} slow ones replayed alone; {FILE}",
             self.calls.render_coverage(),
             self.points_hit.len(),
             self.points_known,
             self.seed,
             faults.join(", "),
             self.count_recoveries(),
+            self.count_provisioning(),
             self.points_missed,
             self.violations.len(),
             middle.as_millis(),
@@ -198,6 +205,7 @@ mod tests {
         let done = super::super::evidence::StepEnd { step: step.clone(), end: Some("done".into()) };
         let evidence = CrashEvidence {
             planned: vec![step.clone()],
+            made: None,
             reported: Vec::new(),
             has_ended_well: false,
             continued_after_failed_sync: false,
@@ -208,6 +216,7 @@ mod tests {
             second: None,
             ready: Some(Duration::from_millis(30)),
             sent: vec![step; sent],
+            guests_last: Vec::new(),
             sent_last: Vec::new(),
             last_code: Some(0),
             journal_last: Ok(vec![done]),

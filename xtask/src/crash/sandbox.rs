@@ -11,21 +11,26 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::evidence::{self, CrashEvidence, CrashStep, RecoveryCrash, StepEnd};
+use super::evidence::{CrashEvidence, CrashStep, RecoveryCrash, StepEnd};
 use super::points::{CallSite, CrashActor, CrashPoint, CrashRun, PROGRESS_FILE, ReachablePoints, StateBefore};
 use super::process_run::{self, ProcessRun};
-use super::requests::{self, RequestWorkload};
+use super::requests;
 use super::trace::{self, TraceMode};
 use crate::lab::{LabChild, LabTime};
 use crate::shell::{self, TaskError};
 
 const WORLD_FILE: &str = "xtask/crash/world.yaml";
-/// Lists are up to ten seconds old; at this speed, up to half a second.
-const LAB_SPEED: &str = "20";
+/// The lab and the program must have one time: at a higher speed tasks look older than the intents of the operations that they belong to,
+/// and recovery does not find them. The world has short tasks and fresh lists instead.
+const LAB_SPEED: &str = "1";
+/// The guests of the world.
+const WORLD_GUESTS: [u64; 10] = [101, 102, 103, 104, 105, 106, 107, 108, 109, 900];
+const WORLD_NODES: [&str; 3] = ["pve1", "pve2", "pve3"];
 /// The idempotency key of the victim's request.
 const VICTIM_KEY: &str = "first";
-/// What an apply prints first once it has recovered everything in flight; one whose request was executed before reads nothing more.
-const READY_TEXTS: [&str; 3] = [" in scope", "Recovered from an earlier run", "more: converger ops show"];
+/// What an apply prints first once it has recovered everything in flight, and nothing else prints: the first line of the plan, the title of
+/// the recovered operations, or that this request was executed before, after which nothing more is read.
+const READY_TEXTS: [&str; 3] = ["in scope · read at ", "Recovered from an earlier run ", "executed this request before with the same key "];
 /// The database file in a state directory.
 const STORE_FILE: &str = "converger.db";
 /// A victim that takes longer is killed, because it may look for a lost response for a minute.
@@ -58,13 +63,13 @@ impl CrashSandbox {
         let directory = directory.canonicalize().map_err(|error| file_error(directory, &error))?;
         let converger = converger.canonicalize().map_err(|error| file_error(converger, &error))?;
         let mut sandbox = Self { converger, directory, digests: BTreeMap::new() };
-        for name in ["script.yaml", "person.yaml"] {
+        for name in CrashActor::files() {
             let from = Path::new("xtask/crash").join(name);
             fs::copy(&from, sandbox.directory.join(name)).map_err(|error| file_error(&from, &error))?;
         }
         let lab = sandbox.start_lab()?;
         sandbox.make_store("made")?;
-        for run in CrashRun::all().into_iter().filter(|run| run.actor != CrashActor::Person) {
+        for run in CrashRun::all().into_iter().filter(|run| !run.actor.is_person()) {
             let digest = sandbox.current_plan_digest(run.actor)?;
             sandbox.digests.insert(run.actor, digest);
         }
@@ -114,13 +119,14 @@ impl CrashSandbox {
     /// Plays one crash and its recovery.
     pub(crate) fn play_point(&self, point: CrashPoint) -> Result<PointOutcome, TaskError> {
         let CrashPoint { site: CallSite { actor, memory, .. }, fault, .. } = point;
+        let requested_steps = |lab: &LabChild| requested_steps(lab, actor);
         let lab = self.prepare_lab(memory)?;
         let victim = self.run_victim(actor, TraceMode::Fail(point), &lab, VICTIM_TIMEOUT)?;
         if !trace::was_fault_injected(&self.strace_log(), fault)? {
             return Ok(PointOutcome::NotReached);
         }
         let was_unsynced = point.fails_to_sync() && trace::continued_after_failure(&self.strace_log())?;
-        let first = self.read_recovery_crash(&victim, was_unsynced, &lab)?;
+        let first = self.read_recovery_crash(actor, &victim, was_unsynced, &lab)?;
         let second = match point.recovery_point() {
             None => None,
             Some(second) => {
@@ -129,7 +135,7 @@ impl CrashSandbox {
                     return Ok(PointOutcome::NotReached);
                 }
                 let was_unsynced = second.fails_to_sync() && trace::continued_after_failure(&self.strace_log())?;
-                Some(self.read_recovery_crash(&victim, was_unsynced, &lab)?)
+                Some(self.read_recovery_crash(actor, &victim, was_unsynced, &lab)?)
             }
         };
         let mut ready = None;
@@ -144,10 +150,10 @@ impl CrashSandbox {
             outputs.push(played.output);
             last = (requested_steps(&lab)?.split_off(before), played.code);
             // First: an operation whose request never arrived is no end of its request.
-            self.resolve_held(&lab)?;
+            self.resolve_held(actor, &lab)?;
             // A request that is done cannot be made again: its objects exist.
-            if let Some(code) = self.settled_request_code(actor)? {
-                last = (Vec::new(), Some(code));
+            if self.check_request_done(actor)? {
+                last = (Vec::new(), Some(0));
                 break;
             }
             if last == (Vec::new(), Some(0)) {
@@ -155,7 +161,8 @@ impl CrashSandbox {
             }
         }
         Ok(PointOutcome::Hit(Box::new(CrashEvidence {
-            planned: planned_steps(actor),
+            planned: actor.planned_steps(),
+            made: actor.made_guest(),
             reported: first.reported,
             has_ended_well: victim.code == Some(0),
             continued_after_failed_sync: was_unsynced,
@@ -166,6 +173,7 @@ impl CrashSandbox {
             second,
             ready,
             sent: requested_steps(&lab)?,
+            guests_last: describe_new_guests(&lab)?,
             sent_last: last.0,
             last_code: last.1,
             journal_last: self.read_journal_copy("state")?,
@@ -175,14 +183,20 @@ impl CrashSandbox {
     }
 
     /// What a crashed run left behind.
-    fn read_recovery_crash(&self, victim: &ProcessRun, was_unsynced: bool, lab: &LabChild) -> Result<RecoveryCrash, TaskError> {
+    fn read_recovery_crash(
+        &self,
+        actor: CrashActor,
+        victim: &ProcessRun,
+        was_unsynced: bool,
+        lab: &LabChild,
+    ) -> Result<RecoveryCrash, TaskError> {
         let (journal, verified) = (self.read_journal_copy("state")?, self.verify_ledger()?);
         // The lab is asked after the journal was copied, so requests that were in flight have arrived.
         Ok(RecoveryCrash {
             reported: parse_reported_ends(&victim.output),
             journal,
             verified,
-            sent: requested_steps(lab)?,
+            sent: requested_steps(lab, actor)?,
             continued_after_failed_sync: was_unsynced,
         })
     }
@@ -243,18 +257,14 @@ impl CrashSandbox {
     }
 
     fn run_victim(&self, actor: CrashActor, trace_mode: TraceMode, lab: &LabChild, patience: Duration) -> Result<ProcessRun, TaskError> {
-        let apply = match actor {
-            CrashActor::Script | CrashActor::Requester(_) => {
-                self.confirmed_command(actor, self.digests.get(&actor).map_or("", String::as_str), VICTIM_KEY)
-            }
-            CrashActor::Person => self.converger_command(&["apply", "person.yaml"]),
-        };
+        let apply = self.command_of(actor, self.digests.get(&actor).map_or("", String::as_str), VICTIM_KEY);
         let apply = trace::strace_command(trace_mode, &self.directory, &self.strace_log(), &apply);
         self.run_apply(actor, apply, lab, patience)
     }
 
     /// What a person does after a crash: apply again. A script reads the plan first and confirms it; every second time it expects that
-    /// nothing needs confirmation. The apply can be traced as well.
+    /// nothing needs confirmation. A request is made with the same key first, and with another one if it did not succeed. The apply can be
+    /// traced as well.
     fn run_apply_again(
         &self,
         actor: CrashActor,
@@ -263,16 +273,14 @@ impl CrashSandbox {
         lab: &LabChild,
     ) -> Result<ProcessRun, TaskError> {
         let apply = match actor {
-            CrashActor::Person => self.converger_command(&["apply", "person.yaml"]),
             CrashActor::Script if round % 2 == 1 => self.converger_command(&["apply", "script.yaml"]),
-            CrashActor::Script => self.confirmed_command(actor, &self.current_plan_digest(actor)?, VICTIM_KEY),
-            // The same request with the same key first, and then with another one.
+            CrashActor::Script => self.command_of(actor, &self.current_plan_digest(actor)?, VICTIM_KEY),
             CrashActor::Requester(_) if round == 0 => {
-                self.confirmed_command(actor, self.digests.get(&actor).map_or("", String::as_str), VICTIM_KEY)
+                self.command_of(actor, self.digests.get(&actor).map_or("", String::as_str), VICTIM_KEY)
             }
-            CrashActor::Requester(_) => {
-                let digest = self.current_plan_digest(actor)?;
-                self.confirmed_command(actor, &digest, &format!("again-{round}"))
+            actor => {
+                let digest = if actor.is_person() { String::new() } else { self.current_plan_digest(actor)? };
+                self.command_of(actor, &digest, &format!("again-{round}"))
             }
         };
         let apply = match trace_mode {
@@ -285,21 +293,19 @@ impl CrashSandbox {
     }
 
     fn run_apply(&self, actor: CrashActor, apply: Command, lab: &LabChild, patience: Duration) -> Result<ProcessRun, TaskError> {
-        let apply = match actor {
-            CrashActor::Script | CrashActor::Requester(_) => apply,
-            CrashActor::Person => wrap_in_terminal(&apply),
-        };
+        let apply = if actor.is_person() { wrap_in_terminal(&apply) } else { apply };
         // On a terminal, both outputs go to the same place.
         let error_file = self.directory.join(PROGRESS_FILE);
-        let error_file = (actor != CrashActor::Person).then_some(error_file.as_path());
+        let error_file = (!actor.is_person()).then_some(error_file.as_path());
         process_run::run_process(self.in_sandbox(apply, "state"), error_file, &READY_TEXTS, lab.process_id(), patience)
     }
 
-    /// The command of a script or a request, confirmed with this digest.
-    fn confirmed_command(&self, actor: CrashActor, digest: &str, key: &str) -> Command {
-        match actor.workload() {
-            Some(workload) => self.converger_command(&workload.arguments(digest, key)),
-            None => self.converger_command(&["apply", "script.yaml", "--confirm", digest]),
+    /// The command of an actor, confirmed with this digest unless a person confirms it at a terminal. Only requests have a key.
+    fn command_of(&self, actor: CrashActor, digest: &str, key: &str) -> Command {
+        match (actor.workload(), actor.file()) {
+            (Some(workload), _) => self.converger_command(&workload.arguments(digest, key)),
+            (None, Some(file)) if actor.is_person() => self.converger_command(&["apply", file]),
+            (None, file) => self.converger_command(&["apply", file.unwrap_or_default(), "--confirm", digest]),
         }
     }
 
@@ -327,10 +333,10 @@ impl CrashSandbox {
 
     /// Resolves operations that are held because their request may still arrive, which blocks a guest for two minutes after a crash. A
     /// person need not wait: they check whether the request arrived, and resolve the operation as not run if it did not.
-    fn resolve_held(&self, lab: &LabChild) -> Result<(), TaskError> {
+    fn resolve_held(&self, actor: CrashActor, lab: &LabChild) -> Result<(), TaskError> {
         let list = self.converger_command(&["ops", "list", "lab", "--held", "--json"]);
         let list = self.in_sandbox(list, "state").output().map_err(|error| file_error(&self.converger, &error))?;
-        let arrived = requested_steps(lab)?;
+        let arrived = requested_steps(lab, actor)?;
         for line in String::from_utf8_lossy(&list.stdout).lines() {
             let Some(id) = parse_held(line).filter(|(_, step)| !arrived.contains(step)).map(|(id, _)| id) else { continue };
             let arguments = ["ops", "resolve", "lab", &id, "--as", "not-run", "--reason", "it never arrived"];
@@ -345,19 +351,14 @@ impl CrashSandbox {
         Ok(())
     }
 
-    /// The exit code of a request whose steps are all done, or held for a person who must look at the new guest. `None` if any is not.
-    fn settled_request_code(&self, actor: CrashActor) -> Result<Option<i32>, TaskError> {
-        if actor.workload().is_none() {
-            return Ok(None);
+    /// Whether all steps of a script's request are done. A person's request is repeated until it says so.
+    fn check_request_done(&self, actor: CrashActor) -> Result<bool, TaskError> {
+        if actor.workload().is_none() || actor.is_person() {
+            return Ok(false);
         }
         let journal = self.read_journal("state")?.unwrap_or_default();
-        let has = |step: &CrashStep, end: &str| journal.iter().any(|own| own.step == *step && own.end.as_deref() == Some(end));
-        let codes = planned_steps(actor).into_iter().map(|step| match () {
-            () if has(&step, "done") => Some(0),
-            () if has(&step, "held") && evidence::is_proven_by_task_only(&step) => Some(evidence::HELD_EXIT_CODE),
-            () => None,
-        });
-        Ok(codes.collect::<Option<Vec<i32>>>().and_then(|codes| codes.into_iter().max()))
+        let is_done = |step: CrashStep| journal.contains(&StepEnd { step, end: Some("done".into()) });
+        Ok(actor.planned_steps().into_iter().all(is_done))
     }
 
     /// Copies the files of a store, except the shared-memory file, because nobody else uses the copy.
@@ -415,24 +416,6 @@ fn wrap_in_terminal(command: &Command) -> Command {
     script
 }
 
-fn planned_steps(actor: CrashActor) -> Vec<CrashStep> {
-    let steps: &[(u64, &str)] = match actor {
-        CrashActor::Requester(_) => return actor.workload().map(RequestWorkload::planned_steps).unwrap_or_default(),
-        CrashActor::Script => &[(101, "start"), (102, "start"), (103, "start"), (106, "config.set"), (106, "start"), (107, "config.set")],
-        CrashActor::Person => &[
-            (101, "start"),
-            (104, "shutdown"),
-            (105, "shutdown"),
-            (106, "config.set"),
-            (106, "start"),
-            (108, "config.set"),
-            (108, "reboot"),
-            (109, "stop"),
-        ],
-    };
-    steps.iter().map(|(vmid, change)| CrashStep { vmid: *vmid, change: (*change).to_owned() }).collect()
-}
-
 /// Parses a line of `ops list --json`.
 fn parse_journal_entry(line: &str) -> Option<StepEnd> {
     let history: Value = serde_json::from_str(line).ok()?;
@@ -479,22 +462,48 @@ fn parse_reported_end(piece: &str) -> Option<StepEnd> {
 }
 
 /// All modifying requests that the lab received.
-fn requested_steps(lab: &LabChild) -> Result<Vec<CrashStep>, TaskError> {
+fn requested_steps(lab: &LabChild, actor: CrashActor) -> Result<Vec<CrashStep>, TaskError> {
+    let planned = actor.planned_steps();
     let changes = lab.requests()?.into_iter().filter(|request| request["method"] != "GET");
-    changes.map(|request| parse_request_step(&request).ok_or_else(|| TaskError::new(format!("unexpected request: {request}")))).collect()
+    let step =
+        |request: Value| parse_request_step(&request, &planned).ok_or_else(|| TaskError::new(format!("unexpected request: {request}")));
+    changes.map(step).collect()
 }
 
-fn parse_request_step(request: &Value) -> Option<CrashStep> {
+fn parse_request_step(request: &Value, planned: &[CrashStep]) -> Option<CrashStep> {
     let mut parts = request["path"].as_str()?.rsplit('/');
     let (verb, above) = (parts.next()?, parts.next()?);
-    let (vmid, change) = match requests::change_of_verb(verb) {
-        Some(change) => (above, change),
-        None => (parts.next()?, verb),
+    // `103/config` or `103/status/start`.
+    let vmid = above.parse().ok().or_else(|| parts.next()?.parse().ok())?;
+    Some(requests::step_of_request(vmid, verb, planned))
+}
+
+/// All guests that the world did not have at first, as the nodes that have them say.
+fn describe_new_guests(lab: &LabChild) -> Result<Vec<String>, TaskError> {
+    let lists = WORLD_NODES.iter().flat_map(|node| ["qemu", "lxc"].map(|kind| format!("nodes/{node}/{kind}")));
+    let lists: Vec<String> = lists.collect();
+    let mut all = Vec::new();
+    for (list, guests) in lists.iter().zip(lab.read(&lists)?) {
+        for guest in guests.as_array().into_iter().flatten() {
+            let vmid = guest["vmid"].as_u64().unwrap_or_default();
+            if !WORLD_GUESTS.contains(&vmid) {
+                let config = lab.read(&[format!("{list}/{vmid}/config")])?.pop().unwrap_or_default();
+                all.push(describe_guest(vmid, guest, &config));
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// A guest in one line: what its first config and the growth of its disk set.
+fn describe_guest(vmid: u64, row: &Value, config: &Value) -> String {
+    let part = |key: &str, name: &str| {
+        let value = config[key].as_str()?.split(',').find_map(|part| part.strip_prefix(name));
+        Some(format!(", {key} {}", value.unwrap_or("without")))
     };
-    let vmid = vmid.parse().ok()?;
-    // A clone is a step of its new guest, and is sent to its source.
-    let vmid = if change == "clone" { requests::new_guest_of(vmid)? } else { vmid };
-    Some(CrashStep { vmid, change: change.to_owned() })
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let parts = [part("net0", "bridge="), part("scsi0", "size=")].into_iter().flatten().collect::<String>();
+    format!("{vmid} {} {}: memory {}{parts}", text(&row["name"]), text(&row["status"]), text(&config["memory"]))
 }
 
 #[cfg(test)]
@@ -524,8 +533,17 @@ mod tests {
     }
 
     #[test]
+    fn new_guests_are_described_by_what_is_set() {
+        let row = json!({ "name": "web", "status": "running" });
+        let config = json!({ "memory": "2048", "net0": "virtio=BC:24:11:00:00:01,bridge=vmbr0", "scsi0": "tank:vm-1-disk-0,size=2G" });
+        assert_eq!(describe_guest(1, &row, &config), "1 web running: memory 2048, net0 vmbr0, scsi0 2G");
+        assert_eq!(describe_guest(1, &row, &json!({ "memory": 512 })), "1 web running: memory 512");
+    }
+
+    #[test]
     fn requests_are_parsed_as_steps() {
-        let step = |path: &str| parse_request_step(&json!({ "path": path })).map(|step| (step.vmid, step.change));
+        let planned = [CrashStep { vmid: 121, change: "clone".into() }];
+        let step = |path: &str| parse_request_step(&json!({ "path": path }), &planned).map(|step| (step.vmid, step.change));
         assert_eq!(step("/api2/extjs/nodes/pve3/lxc/103/status/start"), Some((103, "start".into())));
         assert_eq!(step("/api2/extjs/nodes/pve3/qemu/106/config"), Some((106, "config.set".into())));
         assert_eq!(step("/api2/extjs/nodes/pve1/qemu/900/clone"), Some((121, "clone".into())));

@@ -119,6 +119,12 @@ impl RecordedPlan {
         self.general_differences(now).into_iter().chain(guests).collect()
     }
 
+    /// The number of its steps.
+    #[must_use]
+    pub fn step_count(&self) -> usize {
+        self.guests.values().map(|guest| guest.step_texts.len()).sum()
+    }
+
     /// Whether an operation is a step of this plan: the same guest by birth marks and guards, the same position, the same change, the same
     /// classification, and, for a requested action, the same request.
     #[must_use]

@@ -3,6 +3,7 @@
 //! Must not contain defaults of the API: guests get what a create request would give them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use crate::access::{AclEntry, Grantee, LabToken, LabUser, ResourcePool, UserGroup};
@@ -150,6 +151,7 @@ fn build_node(world: &mut World, name: &str, number: u32, spec: &NodeSpec) -> La
     node.ip = spec.ip.clone().unwrap_or(node.ip);
     node.bridges = spec.bridges.as_ref().map_or(node.bridges, |bridges| bridges.iter().cloned().collect());
     node.fingerprint = spec.fingerprint.clone().unwrap_or_else(|| random_fingerprint(world));
+    node.cycle_ms = spec.cycle_ms.map_or(node.cycle_ms, NonZeroU64::get);
     node.cycle_offset_ms = spec.cycle_offset_ms;
     node.old_format_rounds = spec.old_rounds;
     node.clock_off_ms = spec.clock_off_s.saturating_mul(1_000);

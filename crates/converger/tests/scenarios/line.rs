@@ -61,6 +61,7 @@ pub(crate) enum ScenarioSignal {
 /// A line that runs with a request.
 #[derive(Clone, Debug)]
 pub(crate) struct LineTrigger {
+    /// `*` is any method.
     method: String,
     /// `*` matches anything.
     path: String,
@@ -73,7 +74,7 @@ impl LineTrigger {
     /// Whether the line runs with this request; counts skipped ones.
     pub(crate) fn fires(&mut self, record: &RequestRecord) -> bool {
         let path = record.path.split('?').next().unwrap_or_default();
-        let fits = self.method == record.method && matches_pattern(&self.path, path);
+        let fits = matches_pattern(&self.method, &record.method) && matches_pattern(&self.path, path);
         let comes = fits && self.skip == 0;
         self.skip -= usize::from(fits && !comes);
         comes

@@ -14,6 +14,7 @@ mod live;
 mod plan;
 mod replay;
 mod request_hook;
+mod request_kills;
 mod run;
 mod scenario;
 mod stage;

@@ -19,7 +19,7 @@ use crate::disk::TestDisk;
 use crate::lab::{self, ScenarioLab};
 use crate::line::ScenarioLine;
 use crate::request_hook::RequestHook;
-use crate::run::{self, ProgramVariables};
+use crate::run::{self, ProgramRun, ProgramVariables};
 use crate::scenario::{Scenario, read_directory};
 use crate::volatile::VolatileValues;
 
@@ -221,6 +221,24 @@ impl<'s> ScenarioStage<'s> {
             let shown = if self.applies && name.ends_with(".json") { None } else { shown };
             let _ = write!(transcript, "--- wrote {name}\n{}", self.normalize(&shown.unwrap_or_default()));
         }
+    }
+
+    /// Runs the program with these lines typed at a terminal, or without one; returns its output and the requests that the labs received.
+    pub(crate) fn run_plainly(&mut self, arguments: &[&str], typed: Option<&[String]>) -> (ProgramRun, Vec<RequestRecord>) {
+        let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        let hook = Arc::clone(&self.hook);
+        let program_run = run::run_program_at(self.program(None), &arguments, typed, &hook.running, &mut Vec::new());
+        (program_run, self.labs.iter_mut().flat_map(ScenarioLab::requests).collect())
+    }
+
+    /// Removes the events that were to happen during the last command and did not; returns their number.
+    pub(crate) fn take_unfired(&self) -> usize {
+        self.hook.take_unfired()
+    }
+
+    /// The first lab.
+    pub(crate) fn lab(&self) -> &ScenarioLab {
+        &self.labs[0]
     }
 
     fn normalize(&self, text: &str) -> String {
