@@ -22,7 +22,7 @@ use converger_core::plan::StepReason;
 use converger_core::timestamp;
 
 use super::patience::next_wait_ms;
-use super::{OperationCommand, OperationStage, OperationState, response_fault};
+use super::{OperationCommand, OperationStage, OperationState, incomplete_ids_fault, response_fault};
 
 /// How much older than the intent an ended task may appear and still be ours: the clocks of the node and of this machine are read one
 /// after the other, and both may be adjusted in between. A running task may be ours whatever its start time is.
@@ -96,6 +96,8 @@ enum VerificationReading {
     Location,
     /// Whether the id of a new guest that was not found is free in the whole cluster.
     NewId,
+    /// Whether the id of its source is taken, which shows that the answer about the new id came from a complete list (S5).
+    SourceId,
     /// The start tasks of a guest that is down after its reboot.
     Starts,
     /// The result of the last of them.
@@ -181,6 +183,7 @@ impl OperationState {
             VerificationReading::Snapshots => EnvRequest::Snapshots(self.address.clone()),
             VerificationReading::Location => EnvRequest::Locate(self.address.vmid),
             VerificationReading::NewId => EnvRequest::IdState(self.operation.guest.vmid),
+            VerificationReading::SourceId => EnvRequest::IdState(self.address.vmid),
             VerificationReading::Starts => EnvRequest::Tasks {
                 address: self.address.clone(),
                 change: Change::Start,
@@ -231,6 +234,12 @@ impl OperationState {
                 self.request_verification_reading(Verification { reading: VerificationReading::NewId, ..verification })
             }
             (VerificationReading::NewId, EnvResponse::IdState(IdState::Free)) => {
+                self.request_verification_reading(Verification { reading: VerificationReading::SourceId, ..verification })
+            }
+            (VerificationReading::SourceId, EnvResponse::IdState(IdState::Free)) => {
+                self.retry_verification_reading(verification, &incomplete_ids_fault(), now_ms)
+            }
+            (VerificationReading::SourceId, EnvResponse::IdState(IdState::Taken)) => {
                 self.handle_promise_not_kept(verification, Evidence::default().with("new_id", "free"), now_ms)
             }
             (VerificationReading::NewId, EnvResponse::IdState(IdState::Taken)) => self.handle_taken_id(verification, now_ms),

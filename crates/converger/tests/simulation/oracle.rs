@@ -411,7 +411,10 @@ impl Oracle {
             (EnvResponse::Config(_), snapshot) => case.config = snapshot,
             (EnvResponse::GuestNotFound(_), snapshot) if is_denied && case.makes_guest() => case.config = snapshot,
             (EnvResponse::Snapshots(_), snapshot) => case.snapshots = snapshot,
-            (EnvResponse::IdState(_), snapshot) => case.new_id = snapshot,
+            // The id of the source is read as well: if it is called free, the list behind both answers is incomplete.
+            (EnvResponse::IdState(_), snapshot) if matches!(request, EnvRequest::IdState(vmid) if *vmid == case.operation.guest.vmid) => {
+                case.new_id = snapshot;
+            }
             (EnvResponse::Task(state), _) if is_own_task => case.task_lost = matches!(state, TaskState::Lost(_)),
             (EnvResponse::Located(Some(_)), _) => self.on_guest_moved(),
             _ => {}
