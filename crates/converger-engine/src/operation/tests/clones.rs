@@ -1,7 +1,8 @@
 //! Whether the id of a new guest is free: before a clone is sent, and after its response was lost. A new guest counts as not made only once
 //! its id is free in the whole cluster.
 
-use converger_core::apply::{BootId, IdState};
+use converger_core::action::Change;
+use converger_core::apply::{BootId, ClusterMembership, IdState, LiveConfig};
 use converger_core::guest::GuestKind;
 use converger_core::testing::RequestWorld;
 
@@ -18,14 +19,19 @@ fn open_clone() -> OperationHistory {
 /// No task is listed, and the new guest is not on its node, however often it is read. The node answers so about its id, and then about the
 /// id of its source.
 fn recover_without_trace(id_states: &[IdState]) -> (OperationState, Vec<String>) {
+    recover_with_status(&status_response("stopped"), id_states)
+}
+
+/// The same with this answer about the run-state of the source.
+fn recover_with_status(status: &EnvResponse, id_states: &[IdState]) -> (OperationState, Vec<String>) {
     let uptime = Uptime { boot: BootId::new("boot-2").expect("an id"), ms: u64::MAX };
     let state = OperationState::recover(open_clone(), Patience::default(), Some(&uptime)).expect("open");
     let missing = EnvResponse::GuestNotFound(test_fault(EnvFaultKind::GuestNotFound));
     let ids = id_states.iter().map(|id_state| EnvResponse::IdState(*id_state));
-    let look: Vec<EnvResponse> = [EnvResponse::Tasks(Vec::new()), missing].into_iter().chain(ids).collect();
+    let look: Vec<EnvResponse> = [EnvResponse::Tasks(Vec::new()), status.clone(), missing].into_iter().chain(ids).collect();
     // Late enough that the change cannot arrive any more.
     let now_ms = NOW_MS + Patience::default().late_arrival_ms;
-    play_responses_at(now_ms, state, &std::iter::repeat_n(look, 20).flatten().collect::<Vec<_>>())
+    play_responses_at(now_ms, state, &std::iter::repeat_n(look, 100).flatten().collect::<Vec<_>>())
 }
 
 #[test]
@@ -47,6 +53,19 @@ fn s5_clone_is_not_given_up_because_of_an_incomplete_list_of_ids() {
     let (state, trace) = recover_without_trace(&[IdState::Free, IdState::Free]);
     assert_eq!(render_end(&state), "held outcome-unread (reading)");
     assert!(!trace.contains(&"send".to_owned()), "{trace:?}");
+}
+
+/// The config and the ids are answered by another process than the daemon that may still execute the clone.
+#[test]
+fn s20_clone_is_not_given_up_while_the_daemon_of_its_source_hangs() {
+    let silent = EnvResponse::Unreadable(test_fault(EnvFaultKind::Other));
+    let (state, trace) = recover_with_status(&silent, &[IdState::Free, IdState::Taken]);
+    assert_eq!(render_end(&state), "held outcome-unread (reading)");
+    assert!(!trace.contains(&"send".to_owned()), "{trace:?}");
+    // A source that is gone is an answer of the daemon too.
+    let gone = EnvResponse::GuestNotFound(test_fault(EnvFaultKind::GuestNotFound));
+    let (state, _) = recover_with_status(&gone, &[IdState::Free, IdState::Taken]);
+    assert_eq!(render_end(&state), "failed not-carried-out");
 }
 
 /// A new clone whose checks give these answers about ids, and nothing else wrong.
