@@ -552,5 +552,11 @@ fn response_fault(answer: &EnvResponse) -> EnvFault {
     }
 }
 
+/// The fault of an answer that calls the id of an existing guest free. Proxmox answers so while its list of guests is empty, for instance
+/// while the cluster file system restarts.
+fn incomplete_ids_fault() -> EnvFault {
+    EnvFault::new(EnvFaultKind::Other, "ids-incomplete", "the node calls the id of an existing guest free")
+}
+
 #[cfg(test)]
 mod tests;

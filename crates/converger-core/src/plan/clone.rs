@@ -8,10 +8,10 @@ use super::{StepReason, Verdict, guest};
 use crate::action::{Change, CloneSource, ClonedDisks, DiskGrowth, GuestClone};
 use crate::artifact::Digest;
 use crate::desired::DesiredGuest;
-use crate::guest::{DiskKey, DiskSize, GuestIdentity, NodeName, RunState, StorageName};
+use crate::guest::{DiskKey, DiskSize, GuestIdentity, GuestKind, NodeName, RunState, StorageName};
 use crate::intent::{ActionRequest, CloneRequest};
 use crate::normalize::{BootOrder, Field, FieldValue};
-use crate::observe::{GuestDisk, ObservedGuest, ObservedNode, Reading, Scoped, Seen};
+use crate::observe::{GuestDisk, ObservedGuest, ObservedNode, ObservedStatus, Reading, Scoped, Seen};
 use crate::policy::Rules;
 use crate::refusal::Refusal;
 
@@ -170,6 +170,10 @@ fn check_source(request: &CloneRequest, source: &ObservedGuest, disks: ClonedDis
     refusals.extend(guest::check_hold_tag(source).map(|refusal| refusal.of_source(source.vmid)));
     if disks == ClonedDisks::Linked && !is_template {
         refusals.push(Refusal::not_template(source.vmid));
+    }
+    // Proxmox copies the disks of a running container only from a snapshot.
+    if source.kind == GuestKind::Lxc && disks == ClonedDisks::Full && source.status == ObservedStatus::Known(RunState::Running) {
+        refusals.push(Refusal::run_state_unsuitable(RunState::Stopped, RunState::Running));
     }
     refusals.extend(check_copied_protection(request, source, rules));
     refusals

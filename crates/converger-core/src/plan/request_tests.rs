@@ -241,6 +241,8 @@ fn refuses_a_source_that_cannot_be_cloned_so() {
     check(CLONE, |world| world.guest_mut(900)["tags"] = json!(["converger-hold"]), &["guest-held"]);
     check(CLONE, |world| world.guest_mut(900)["hardware"]["host_devices"] = json!(["usb0"]), &["local-resources"]);
     check(("vm.clone", Lxc, 900, &[("newid", "120"), ("name", "web-3")]), |_| (), &["kind-mismatch"]);
+    // Proxmox copies a running container only from a snapshot.
+    check(("vm.clone", Lxc, 102, &[("newid", "120"), ("name", "dns-2")]), |_| (), &["run-state-unsuitable"]);
     check(("vm.clone", Qemu, 901, &[("newid", "120"), ("name", "web-3")]), |_| (), &["guest-missing"]);
     check(CLONE, |world| world.guest_mut(900)["status"] = json!("unknown"), &["guest-unknown"]);
     check(CLONE_FULL, |world| set_disk(world, 101, "storage", json!("local")), &["local-resources"]);
@@ -400,7 +402,8 @@ fn world_with_birth(case: RequestCase, provisioned: bool) -> RequestWorld {
 #[test]
 fn provisions_a_new_guest_in_one_plan() {
     check(PROVISION, |_| (), &["clone", "provision", "disk.grow", "start"]);
-    check(PROVISION_DNS, |_| (), &["clone", "provision", "start"]);
+    let stop = |world: &mut RequestWorld| world.guest_mut(102)["status"] = json!("stopped");
+    check(PROVISION_DNS, stop, &["clone", "provision", "start"]);
     let case = ("vm.clone", Qemu, 900, &[("newid", "120"), ("name", "web-7"), ("disk-size", "32GiB")][..]);
     check(case, |_| (), &["clone"]);
     let plan = plan_case(&RequestWorld::default(), PROVISION);

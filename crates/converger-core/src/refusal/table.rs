@@ -471,7 +471,7 @@ pub static TABLE: [RefusalEntry; 64] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "the action needs the guest in another run-state",
-        "A reboot and an online migration need a running guest; an offline migration needs a stopped one. This program does not change the run-state to make an action possible.",
+        "A reboot and an online migration need a running guest; an offline migration needs a stopped one, and so does a full clone of a container. This program does not change the run-state to make an action possible.",
         "Start or stop the guest first, or choose another mode.",
     ),
     entry(

@@ -102,6 +102,7 @@ struct PinCounts {
     replaced: u64,
     unchanged: u64,
     unmarked: u64,
+    not_made: u64,
     refused: u64,
 }
 
@@ -113,6 +114,7 @@ impl PinCounts {
             PinOutcome::Replaced(..) => &mut self.replaced,
             PinOutcome::Unchanged => &mut self.unchanged,
             PinOutcome::NoMarks => &mut self.unmarked,
+            PinOutcome::NotMade => &mut self.not_made,
             PinOutcome::Refused(_) => &mut self.refused,
         } += 1;
     }

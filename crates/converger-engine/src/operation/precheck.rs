@@ -19,7 +19,7 @@ use converger_core::observe::SnapshotTree;
 use converger_core::refusal::Refusal;
 
 use super::patience::next_wait_ms;
-use super::{OperationCommand, OperationStage, OperationState, SendBlock, response_fault};
+use super::{OperationCommand, OperationStage, OperationState, SendBlock, incomplete_ids_fault, response_fault};
 
 /// How often each reading is tried.
 const TRIES_MAX: u32 = 3;
@@ -55,6 +55,9 @@ enum PreSendReading {
     Snapshots(Box<GuestReadings>),
     /// Whether the id of the new guest is free.
     NewId(Box<GuestReadings>),
+    /// Whether the id of the source is taken, after the new id was called free. It was just read, so an answer that calls it free comes from
+    /// an incomplete list and proves nothing about the new id either (S5).
+    SourceId(Box<GuestReadings>),
 }
 
 /// What was read of the guest so far.
@@ -96,6 +99,7 @@ impl OperationState {
             PreSendReading::Config(_) => EnvRequest::Config(self.address.clone()),
             PreSendReading::Snapshots(_) => EnvRequest::Snapshots(self.address.clone()),
             PreSendReading::NewId(_) => EnvRequest::IdState(self.operation.guest.vmid),
+            PreSendReading::SourceId(_) => EnvRequest::IdState(self.address.vmid),
         };
         self.stage = OperationStage::Checking(checking);
         Some(OperationCommand::Request(request))
@@ -121,8 +125,18 @@ impl OperationState {
             (PreSendReading::Snapshots(readings), EnvResponse::Snapshots(tree)) => {
                 self.judge_readiness(&readings.live, &readings.config, Some(&tree), None, now_ms)
             }
-            (PreSendReading::NewId(readings), EnvResponse::IdState(state)) => {
-                self.judge_readiness(&readings.live, &readings.config, None, Some(state), now_ms)
+            (PreSendReading::NewId(readings), EnvResponse::IdState(IdState::Free)) => {
+                self.request_check_reading(PreSendCheck { reading: PreSendReading::SourceId(readings.clone()), ..checking })
+            }
+            (PreSendReading::SourceId(readings), EnvResponse::IdState(IdState::Free)) => {
+                let checking = PreSendCheck { reading: PreSendReading::NewId(readings.clone()), ..checking };
+                self.retry_check_reading(checking, &EnvResponse::Unreadable(incomplete_ids_fault()), now_ms)
+            }
+            (PreSendReading::NewId(readings), EnvResponse::IdState(IdState::Taken)) => {
+                self.judge_readiness(&readings.live, &readings.config, None, Some(IdState::Taken), now_ms)
+            }
+            (PreSendReading::SourceId(readings), EnvResponse::IdState(IdState::Taken)) => {
+                self.judge_readiness(&readings.live, &readings.config, None, Some(IdState::Free), now_ms)
             }
             (PreSendReading::Status | PreSendReading::Config(_) | PreSendReading::Snapshots(_), EnvResponse::GuestNotFound(_)) => {
                 self.request_check_reading(PreSendCheck::for_reading(PreSendReading::Location))
@@ -240,7 +254,8 @@ impl OperationState {
             | PreSendReading::Location
             | PreSendReading::Config(_)
             | PreSendReading::Snapshots(_)
-            | PreSendReading::NewId(_) => check::unreadable_refusal(&cause),
+            | PreSendReading::NewId(_)
+            | PreSendReading::SourceId(_) => check::unreadable_refusal(&cause),
         };
         let observed = Evidence::default().with("said", &*cause.text);
         self.record_end(Outcome::from_refusal(&refusal).with_observed(observed), now_ms)

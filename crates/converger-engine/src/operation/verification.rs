@@ -22,7 +22,7 @@ use converger_core::plan::StepReason;
 use converger_core::timestamp;
 
 use super::patience::next_wait_ms;
-use super::{OperationCommand, OperationStage, OperationState, response_fault};
+use super::{OperationCommand, OperationStage, OperationState, incomplete_ids_fault, response_fault};
 
 /// How much older than the intent an ended task may appear and still be ours: the clocks of the node and of this machine are read one
 /// after the other, and both may be adjusted in between. A running task may be ours whatever its start time is.
@@ -96,6 +96,8 @@ enum VerificationReading {
     Location,
     /// Whether the id of a new guest that was not found is free in the whole cluster.
     NewId,
+    /// Whether the id of its source is taken, which shows that the answer about the new id came from a complete list (S5).
+    SourceId,
     /// The start tasks of a guest that is down after its reboot.
     Starts,
     /// The result of the last of them.
@@ -152,14 +154,17 @@ impl OperationState {
         let has_tasks = !matches!(self.operation.step.change, Change::ConfigSet(_) | Change::Provision(_));
         let read = match verification.cause {
             VerificationCause::Unknown { .. } if has_tasks => VerificationReading::Tasks,
-            _ => self.first_reading(),
+            _ => self.first_reading(&verification.cause),
         };
         let waiting = false;
         self.request_verification_reading(Verification { reading: read, live: None, config: None, down: None, waiting, ..verification })
     }
 
-    fn first_reading(&self) -> VerificationReading {
-        if promise::required_reads(&self.operation).status { VerificationReading::Status } else { VerificationReading::Config }
+    /// After a lost response the run-state is read whatever the change promises: the same daemon that would execute the change answers it,
+    /// and while the daemon hangs nothing is concluded (decision 0016). A config is answered by another process of the node.
+    fn first_reading(&self, cause: &VerificationCause) -> VerificationReading {
+        let is_lost = matches!(cause, VerificationCause::Unknown { .. });
+        if is_lost || promise::required_reads(&self.operation).status { VerificationReading::Status } else { VerificationReading::Config }
     }
 
     /// A recovered operation must also prove that it reads the same guest.
@@ -176,11 +181,12 @@ impl OperationState {
                 // list with tasks that cannot be ours, and a full list proves nothing.
                 age_secs_max: self.task_age_secs_max(),
             },
-            VerificationReading::Status => EnvRequest::Status(self.result_address()),
+            VerificationReading::Status => EnvRequest::Status(self.address.clone()),
             VerificationReading::Config => EnvRequest::Config(self.result_address()),
             VerificationReading::Snapshots => EnvRequest::Snapshots(self.address.clone()),
             VerificationReading::Location => EnvRequest::Locate(self.address.vmid),
             VerificationReading::NewId => EnvRequest::IdState(self.operation.guest.vmid),
+            VerificationReading::SourceId => EnvRequest::IdState(self.address.vmid),
             VerificationReading::Starts => EnvRequest::Tasks {
                 address: self.address.clone(),
                 change: Change::Start,
@@ -205,11 +211,13 @@ impl OperationState {
         match (verification.reading, answer) {
             (VerificationReading::Tasks, EnvResponse::Tasks(tasks)) => self.handle_found_tasks(verification, tasks, now_ms),
             (VerificationReading::Status, EnvResponse::Status(live)) if self.needs_config() => {
-                self.request_verification_reading(Verification {
-                    reading: VerificationReading::Config,
-                    live: Some(Box::new(live)),
-                    ..verification
-                })
+                // The run-state of the source of a clone says nothing about the new guest.
+                let live = (!self.makes_guest()).then(|| Box::new(live));
+                self.request_verification_reading(Verification { reading: VerificationReading::Config, live, ..verification })
+            }
+            // The source is gone, and its daemon has said so.
+            (VerificationReading::Status, EnvResponse::GuestNotFound(_)) if self.makes_guest() => {
+                self.request_verification_reading(Verification { reading: VerificationReading::Config, ..verification })
             }
             (VerificationReading::Status, EnvResponse::Status(live)) => {
                 let verification = Verification { live: Some(Box::new(live)), ..verification };
@@ -231,6 +239,12 @@ impl OperationState {
                 self.request_verification_reading(Verification { reading: VerificationReading::NewId, ..verification })
             }
             (VerificationReading::NewId, EnvResponse::IdState(IdState::Free)) => {
+                self.request_verification_reading(Verification { reading: VerificationReading::SourceId, ..verification })
+            }
+            (VerificationReading::SourceId, EnvResponse::IdState(IdState::Free)) => {
+                self.retry_verification_reading(verification, &incomplete_ids_fault(), now_ms)
+            }
+            (VerificationReading::SourceId, EnvResponse::IdState(IdState::Taken)) => {
                 self.handle_promise_not_kept(verification, Evidence::default().with("new_id", "free"), now_ms)
             }
             (VerificationReading::NewId, EnvResponse::IdState(IdState::Taken)) => self.handle_taken_id(verification, now_ms),
@@ -297,7 +311,7 @@ impl OperationState {
         let (candidates, others): (Vec<&ObservedTask>, Vec<&ObservedTask>) = left.partition(|seen| seen.is_ours);
         match candidates.as_slice() {
             [] => self.request_verification_reading(Verification {
-                reading: self.first_reading(),
+                reading: self.first_reading(&verification.cause),
                 other_tasks: self.classify_other_tasks(&others),
                 ..verification
             }),

@@ -164,7 +164,7 @@ fn respond(request: &EnvRequest, identity: &GuestIdentity) -> EnvResponse {
             EnvResponse::Config(Box::new(config))
         }
         EnvRequest::Config(_) => born_as(identity),
-        EnvRequest::IdState(_) => EnvResponse::IdState(IdState::Free),
+        EnvRequest::IdState(vmid) => EnvResponse::IdState(if vmid.get() == 900 { IdState::Taken } else { IdState::Free }),
         EnvRequest::Send { .. } => EnvResponse::Sent(SendResult::Task(task)),
         EnvRequest::Task(_) => EnvResponse::Task(TaskState::Ended { warnings: 0, age_secs: None }),
         other => panic!("not expected: {other:?}"),

@@ -149,6 +149,11 @@ pub(super) fn format_gibibytes(bytes: u64) -> String {
 }
 
 pub(super) fn finish_clone(world: &mut World, cloning: &CloneWork) -> Result<(), String> {
+    // A person deleted it meanwhile, with the disks that were being copied.
+    if !world.guests.contains_key(&cloning.source) {
+        abandon_clone(world, cloning);
+        return Err(format!("clone failed: unable to find the disks of {}", cloning.source));
+    }
     let mut section = source_section(world, cloning);
     section.retain(|key, _| !NOT_COPIED_KEYS.contains(&key.as_str()) && !is_unused_key(key));
     if let Err(error) = copy_disks(world, cloning, &mut section) {

@@ -314,6 +314,9 @@ pub(crate) fn draw_faults(
     if rng.one_in(6) {
         faults.extend(second_object_fault(rng, simulation_setup));
     }
+    if simulation_setup.requests.iter().any(|request| request.wanted.provisions()) && rng.one_in(2) {
+        faults.extend(new_guest_faults(rng, simulation_setup));
+    }
     // Few worlds have a guest that is restarted.
     if rng.one_in(4) {
         faults.extend(cannot_start_again(simulation_setup));
@@ -373,7 +376,9 @@ fn second_object_fault(rng: &mut Rng, simulation_setup: &SimulationSetup) -> Opt
     let guest = simulation_setup.spec.guests.iter().find(|guest| guest.vmid == request.wanted.vmid)?;
     let kinds: &[FaultKind] = match request.wanted.verb {
         "snapshot" => &[FaultKind::SnapshotTaken],
-        "delsnapshot" | "rollback" => &[FaultKind::SnapshotRetaken, FaultKind::SnapshotRetaken, FaultKind::SnapshotDeleted],
+        "delsnapshot" => &[FaultKind::SnapshotRetaken, FaultKind::SnapshotRetaken, FaultKind::SnapshotDeleted],
+        // A rollback hardly ever fails by itself.
+        "rollback" => &[FaultKind::SnapshotRetaken, FaultKind::SnapshotRetaken, FaultKind::SnapshotDeleted, FaultKind::TaskFails],
         "resize" => &[FaultKind::DiskGrown],
         "clone" => &[FaultKind::GuestCreated, FaultKind::Recycled, FaultKind::ChangedByHand, FaultKind::HeldByPerson],
         "migrate" => &[FaultKind::Reborn, FaultKind::Recycled, FaultKind::Moved],
@@ -388,6 +393,52 @@ fn second_object_fault(rng: &mut Rng, simulation_setup: &SimulationSetup) -> Opt
         number: rng.next_u64(),
         ..ScheduledFault::at(kind, FaultTrigger::Command(2 + rng.below(5)))
     })
+}
+
+/// The command that sends the first config of a new guest if nothing goes wrong and nothing else runs.
+const FIRST_CONFIG_COMMAND: u64 = 21;
+
+/// Something happens to a guest that a request makes, between two of its steps: another guest takes its id, a person works on it, or one of
+/// its tasks fails. Now and then the process dies then, and the next one continues the request.
+fn new_guest_faults(rng: &mut Rng, simulation_setup: &SimulationSetup) -> Vec<ScheduledFault> {
+    const KINDS: [FaultKind; 16] = [
+        FaultKind::IdReused,
+        FaultKind::IdReused,
+        FaultKind::Reborn,
+        FaultKind::Recycled,
+        FaultKind::ChangedByHand,
+        FaultKind::StartedByHand,
+        FaultKind::TaggedHold,
+        FaultKind::Renamed,
+        FaultKind::Locked,
+        FaultKind::HeldByPerson,
+        FaultKind::DiskGrown,
+        FaultKind::Vanished,
+        FaultKind::TaskFails,
+        FaultKind::TaskHangs,
+        FaultKind::TaskKilledHalfway,
+        FaultKind::TaskKilled,
+    ];
+    let provisioned = simulation_setup.requests.iter().find(|request| request.wanted.provisions());
+    let source = provisioned.and_then(|request| simulation_setup.spec.guests.iter().find(|guest| guest.vmid == request.wanted.vmid));
+    let Some(source) = source else { return Vec::new() };
+    // Its first config is mostly sent by this command.
+    let is_lost = rng.one_in(3);
+    let at = if is_lost { FIRST_CONFIG_COMMAND } else { 10 + rng.below(40) };
+    let kinds: &[FaultKind] = if is_lost { &[FaultKind::LostBefore, FaultKind::DaemonHung] } else { &KINDS };
+    let kind = *rng.pick(kinds).unwrap_or(&FaultKind::IdReused);
+    let fault = ScheduledFault {
+        kind,
+        vmid: NEW_ID,
+        is_qemu: source.kind == LabGuestKind::Qemu,
+        node: source.node.clone(),
+        // A daemon that hangs is not back before the process gives up.
+        heals_ms: None,
+        number: rng.next_u64(),
+        ..ScheduledFault::at(kind, FaultTrigger::Command(at))
+    };
+    let dies = rng.one_in(2).then(|| ScheduledFault { kind: FaultKind::CrashAfter, ..fault.clone() });
+    [fault].into_iter().chain(dies).collect()
 }
 
 /// pvestatd of a node with a running virtual machine hangs or dies at the first request and stays so, and the process dies when it sends its first change. A
@@ -605,13 +656,17 @@ impl ScheduledFault {
         })
     }
 
-    /// A guest that a person makes with this id, with the name of the old one or of the requested one now and then.
+    /// A guest that a person makes with this id, with the name of the old one or of the requested one now and then. It shuts down within every
+    /// declared timeout: a guest that does not cannot converge, and only the setup draws those.
     fn foreign_guest(&self) -> GuestSpec {
         let kind = if self.is_qemu { LabGuestKind::Qemu } else { LabGuestKind::Lxc };
         let name = if self.number.is_multiple_of(2) { format!("web-{}", self.vmid) } else { format!("foreign-{}", self.vmid) };
         let text = |key: &str, value: &str| (key.to_owned(), ScalarSpec::Text(value.to_owned()));
-        let config = [text("cores", "1"), text("memory", "512")].into();
-        GuestSpec { name: Some(name), config, ..GuestSpec::new(self.vmid, kind, &self.node) }
+        // A container is known by its root volume and MAC address, and the volume is named after the id.
+        let mac = format!("BC:24:12:00:{:02X}:01", self.number % 256);
+        let card = (!self.is_qemu).then(|| text("net0", &format!("name=eth0,bridge=vmbr0,hwaddr={mac},type=veth")));
+        let config = [text("cores", "1"), text("memory", "512")].into_iter().chain(card).collect();
+        GuestSpec { name: Some(name), config, shutdown_ms: Some(300), ..GuestSpec::new(self.vmid, kind, &self.node) }
     }
 
     /// A foreign pending change: of keys that we never manage, or of keys that may be declared with another value.

@@ -3,6 +3,7 @@
 //!
 //! A rule has its number among the invariants of the design (S1, S2, ...). Must not depend on how an operation decides.
 
+mod births;
 mod effects;
 mod freshness;
 mod refusal_grounds;
@@ -26,6 +27,7 @@ use super::requests::{SimulatedRequest, WantedRequest};
 use super::setup::{TOKEN, WantedGuest};
 use super::stage::TruthSnapshot;
 
+use self::truth::BirthMarks;
 use freshness::HoldCheck;
 pub(crate) use freshness::HoldOrFreeze;
 pub(crate) use refusal_grounds::RefusalGrounds;
@@ -58,6 +60,8 @@ pub(crate) struct OracleCase {
     snapshots: Option<TruthSnapshot>,
     /// The guest that had the new id.
     new_id: Option<TruthSnapshot>,
+    /// The birth marks of the guest that was last read as the result of this clone.
+    made: Option<BirthMarks>,
     /// The holds and freezes at the last hold check, if nothing was read since.
     hold_check: Option<HoldCheck>,
     /// The word of the last request.
@@ -78,6 +82,8 @@ pub(crate) struct OracleCase {
     is_rejected: bool,
     may_have_run: bool,
     task_lost: bool,
+    /// Whether its task was read in this life.
+    is_task_read: bool,
     /// The journal did not accept its last record, and the process knows.
     is_record_rejected: bool,
     /// What was reported to the process as durable.
@@ -123,6 +129,8 @@ pub(crate) struct Oracle {
     sent_under_key: BTreeMap<String, u32>,
     /// The requests, by key.
     requests: BTreeMap<String, WantedRequest>,
+    /// Requests that continue one of them under another key.
+    continued: BTreeMap<String, WantedRequest>,
     run_course: RunCourse,
     /// Number of sent changes.
     pub(crate) sends: u64,
@@ -145,6 +153,7 @@ impl Oracle {
             is_unwritable: false,
             sent_under_key: BTreeMap::new(),
             requests: BTreeMap::new(),
+            continued: BTreeMap::new(),
             run_course: RunCourse::default(),
             sends: 0,
             sent: BTreeSet::new(),
@@ -165,7 +174,7 @@ impl Oracle {
 
     /// The request that an operation is for.
     fn request_of(&self, case: &OracleCase) -> Option<&WantedRequest> {
-        case.idempotency_key().and_then(|key| self.requests.get(&key))
+        case.idempotency_key().and_then(|key| self.requests.get(&key).or_else(|| self.continued.get(&key)))
     }
 
     /// What is declared of the guest of an operation: by its request, or by the declared state.
@@ -204,6 +213,7 @@ impl Oracle {
             (case.cluster, case.status, case.config, case.hold_check, case.last) = (None, None, None, None, "");
             (case.snapshots, case.new_id) = (None, None);
             (case.task_lost, case.is_record_rejected, case.is_read, case.asks) = (false, false, false, 0);
+            case.is_task_read = false;
             case.acknowledged_mark &= !was_dark;
         }
     }
@@ -220,6 +230,7 @@ impl Oracle {
             config: None,
             snapshots: None,
             new_id: None,
+            made: None,
             hold_check: None,
             last: "",
             sends: 0,
@@ -232,6 +243,7 @@ impl Oracle {
             is_rejected: false,
             may_have_run: false,
             task_lost: false,
+            is_task_read: false,
             is_record_rejected: false,
             acknowledged_intent: false,
             acknowledged_mark: false,
@@ -285,10 +297,7 @@ impl Oracle {
             self.report_violation(rule, text);
         }
         // A guest that was taken down for a restart is not left down (decision 0017).
-        let brings_up_again = self.cases.get(id).is_some_and(|case| {
-            let step = &case.operation.step;
-            step.change == Change::Start && matches!(step.reason, StepReason::RestartForConfig(_)) && case.operation.position > 0
-        });
+        let brings_up_again = self.cases.get(id).is_some_and(OracleCase::brings_up_again);
         let goes_on = is_recovered || brings_up_again;
         self.require(goes_on || !self.is_stopped, "S16", || format!("{id} begins after the run was stopped"));
         let is_halted = self.halted.contains(&run);
@@ -311,7 +320,11 @@ impl Oracle {
         }
         let Some(case) = self.cases.get_mut(&id) else { return };
         match record {
-            JournalRecord::Intent { .. } => case.intent = true,
+            JournalRecord::Intent { operation, .. } => {
+                case.intent = true;
+                // The steps after a clone get the birth marks of the new guest only now.
+                case.operation.guest.identity.clone_from(&operation.guest.identity);
+            }
             JournalRecord::Sending { .. } => {}
             JournalRecord::TaskStarted { task, .. } => case.task = Some(task.clone()),
             JournalRecord::Ended { outcome, .. } => {
@@ -402,17 +415,32 @@ impl Oracle {
         (case.last, case.hold_check) = (request.word(), None);
         // The node of a clone says that there is no such guest.
         let is_denied = matches!((request, answer), (EnvRequest::Config(_), EnvResponse::GuestNotFound(_)));
-        case.is_read |= matches!(answer, EnvResponse::Status(_) | EnvResponse::Config(_)) || (is_denied && case.makes_guest());
+        // The run-state that is read for a clone is that of its source.
+        case.is_read |= match answer {
+            EnvResponse::Status(_) => !case.makes_guest(),
+            EnvResponse::Config(_) => true,
+            _ => is_denied && case.makes_guest(),
+        };
         let violation = case.count_request();
         let is_own_task = !matches!(request, EnvRequest::Task(task) if case.is_start_after_reboot(task));
         match (answer, snapshot) {
             (EnvResponse::Cluster(_), snapshot) => case.cluster = snapshot,
             (EnvResponse::Status(_), snapshot) => case.status = snapshot,
-            (EnvResponse::Config(_), snapshot) => case.config = snapshot,
+            (EnvResponse::Config(_), snapshot) => {
+                if case.makes_guest() && case.sends > 0 {
+                    case.made = snapshot.as_ref().and_then(|read| read.guest.as_ref()).map(truth::birth_marks);
+                }
+                case.config = snapshot;
+            }
             (EnvResponse::GuestNotFound(_), snapshot) if is_denied && case.makes_guest() => case.config = snapshot,
             (EnvResponse::Snapshots(_), snapshot) => case.snapshots = snapshot,
-            (EnvResponse::IdState(_), snapshot) => case.new_id = snapshot,
-            (EnvResponse::Task(state), _) if is_own_task => case.task_lost = matches!(state, TaskState::Lost(_)),
+            // The id of the source is read as well: if it is called free, the list behind both answers is incomplete.
+            (EnvResponse::IdState(_), snapshot) if matches!(request, EnvRequest::IdState(vmid) if *vmid == case.operation.guest.vmid) => {
+                case.new_id = snapshot;
+            }
+            (EnvResponse::Task(state), _) if is_own_task => {
+                (case.task_lost, case.is_task_read) = (matches!(state, TaskState::Lost(_)), true);
+            }
             (EnvResponse::Located(Some(_)), _) => self.on_guest_moved(),
             _ => {}
         }
@@ -538,6 +566,12 @@ fn outcome_text(outcome: &Outcome) -> String {
 }
 
 impl OracleCase {
+    /// Whether it starts a guest that an earlier step of its plan took down for a restart.
+    fn brings_up_again(&self) -> bool {
+        let step = &self.operation.step;
+        step.change == Change::Start && matches!(step.reason, StepReason::RestartForConfig(_)) && self.operation.position > 0
+    }
+
     /// The violation in an end, if any.
     fn find_violation(&self, outcome: &Outcome, wanted: Option<&WantedGuest>, running_tasks: usize) -> Option<(&'static str, String)> {
         let code = outcome.code().map_or("", |code| code.as_str());
@@ -555,7 +589,7 @@ impl OracleCase {
                 Some(("S17", "not delivered, and the world changed".into()))
             }
             Outcome::Failed { .. } if self.task_lost => Some(("S17", "nobody knows how its task ended, and it is not held".into())),
-            Outcome::Failed { .. } if self.may_have_run && self.is_not_idempotent() && self.task.is_none() && !self.is_clone_absent() => {
+            Outcome::Failed { .. } if self.may_have_run && self.is_not_idempotent() && !self.has_task() && !self.is_clone_absent() => {
                 Some(("S17", "it may have run, only a person could tell, and it is not held".into()))
             }
             Outcome::Failed { .. } if running_tasks > 0 && self.sends > 0 => Some(("S17", "failed, and its task is at work".into())),
@@ -599,6 +633,11 @@ impl OracleCase {
         }
     }
 
+    /// Whether its task is known. A held operation gets no more task records, and its task is read without one.
+    fn has_task(&self) -> bool {
+        self.task.is_some() || self.is_task_read
+    }
+
     fn is_reboot(&self) -> bool {
         matches!(self.operation.step.change, Change::Reboot { .. })
     }
@@ -614,6 +653,7 @@ impl OracleCase {
         let runs = |state: RunState| status.is_some_and(|truth| truth::runs_as(truth, state));
         match &self.operation.step.change {
             Change::ConfigSet(fields) => config.zip(wanted).is_some_and(|(truth, wanted)| truth::has_fields(truth, wanted, fields)),
+            Change::Provision(_) => config.zip(wanted).is_some_and(|(truth, wanted)| truth::has_first_config(truth, wanted)),
             Change::Start | Change::Reboot { .. } => runs(RunState::Running),
             Change::Shutdown { .. } | Change::Stop => runs(RunState::Stopped),
             _ => self.is_request_proven(),

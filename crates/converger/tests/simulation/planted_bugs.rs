@@ -155,13 +155,19 @@ pub(crate) enum PlantedBug {
     MigrateUnknownGuest,
     /// A running guest is migrated as if it were stopped.
     MigrateStopped,
+    /// The first config is written to the guest that has the id of the new one, whatever its birth marks are.
+    ProvisionOtherGuest,
+    /// A request that was cut off continues with the guest that has the id, whatever its birth marks are.
+    ContinueWithoutMarks,
+    /// The first config is written a second time.
+    ProvisionTwice,
     /// A failed observation ends the process in a panic.
     Unwrap,
 }
 
 impl PlantedBug {
     /// All bugs.
-    pub(crate) const ALL: [Self; 66] = [
+    pub(crate) const ALL: [Self; 69] = [
         Self::SkipIntent,
         Self::SendBeforeCommit,
         Self::AcknowledgeFirst,
@@ -227,6 +233,9 @@ impl PlantedBug {
         Self::GrowOtherDisk,
         Self::MigrateUnknownGuest,
         Self::MigrateStopped,
+        Self::ProvisionOtherGuest,
+        Self::ContinueWithoutMarks,
+        Self::ProvisionTwice,
         Self::Unwrap,
     ];
 
@@ -261,9 +270,10 @@ impl PlantedBug {
             Self::WantNothing => &["L1"],
             Self::Uninvited => &["S11"],
             Self::OldDeclaration => &["S22"],
-            Self::RepeatClone | Self::GrowTwice => &["S2"],
+            Self::RepeatClone | Self::GrowTwice | Self::ProvisionTwice => &["S2"],
             Self::BelieveTask => &["S17"],
             Self::IgnoreSource | Self::IgnoreSnapshotTime | Self::GrowOtherDisk | Self::MigrateUnknownGuest => &["S6"],
+            Self::ProvisionOtherGuest | Self::ContinueWithoutMarks => &["S6"],
             Self::IgnoreSourceHold => &["S12"],
             Self::TakeTakenId | Self::OverwriteSnapshot => &["S4"],
             Self::DeleteOtherSnapshot | Self::RollBackFurther | Self::GrowMore | Self::MigrateStopped => &["S1"],
@@ -313,6 +323,12 @@ pub(crate) fn buggy_request(bug: PlantedBug, operation: &Operation, request: Env
         _ => requests::corrupt_change(bug, &mut change),
     }
     EnvRequest::Send { address, change, revision }
+}
+
+/// The bug, if it affects the response to this request. The id of the source of a clone is believed in any case.
+pub(crate) fn bug_of_response(bug: Option<PlantedBug>, operation: &Operation, request: &EnvRequest) -> Option<PlantedBug> {
+    let is_other_id = matches!(request, EnvRequest::IdState(vmid) if *vmid != operation.guest.vmid);
+    bug.filter(|bug| *bug != PlantedBug::TakeTakenId || !is_other_id)
 }
 
 /// The response with this bug. `has_sent`: the change was sent before.
@@ -421,6 +437,7 @@ pub(crate) fn sends_again(bug: Option<PlantedBug>, change: &Change, sent: &SendR
         Some(PlantedBug::RetryLostAnswer) => is_lost,
         Some(PlantedBug::RepeatClone) => is_lost && matches!(change, Change::Clone(_)),
         Some(PlantedBug::GrowTwice) => matches!(change, Change::DiskGrow(_)),
+        Some(PlantedBug::ProvisionTwice) => matches!(change, Change::Provision(_)),
         _ => false,
     }
 }

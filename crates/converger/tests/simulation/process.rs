@@ -505,7 +505,8 @@ impl<'l> SimulatedProcess<'l> {
         if request.is_mutation() {
             self.sent.insert(id.clone());
         }
-        let answer = planted_bugs::buggy_response(self.bug, operation, answer, has_sent);
+        let bug = planted_bugs::bug_of_response(self.bug, operation, &request);
+        let answer = planted_bugs::buggy_response(bug, operation, answer, has_sent);
         self.schedule_event(at_ms, id, OperationEvent::Responded(answer));
         Ok(())
     }

@@ -2,6 +2,8 @@
 //!
 //! What a request must send is kept in the raw texts of Proxmox, so that the oracles need no code that they judge.
 
+mod provisioning;
+
 use converger_core::apply::IdempotencyKey;
 use converger_core::guest::{EnvironmentName, GuestKind, Vmid};
 use converger_core::intent::{ActionRequest, ActionTarget, Intent};
@@ -40,8 +42,22 @@ pub(crate) struct WantedRequest {
     pub(crate) object: Option<&'static str>,
     /// Parameters that it must have.
     pub(crate) parameters: Vec<(&'static str, String)>,
-    /// The config that it declares.
+    /// The config that it declares, of the new guest if it makes one.
     pub(crate) guest: WantedGuest,
+    /// What it may send to the guest that it makes, afterwards.
+    pub(crate) later: Vec<WantedRequest>,
+}
+
+impl WantedRequest {
+    /// Its steps in order.
+    pub(crate) fn steps(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.later)
+    }
+
+    /// Whether it configures the guest that it makes.
+    pub(crate) fn provisions(&self) -> bool {
+        !self.later.is_empty()
+    }
 }
 
 /// What a process is asked for, besides the declared state.
@@ -74,11 +90,14 @@ pub(crate) enum RequestKind {
     Migrate,
     CloneFull,
     CloneLinked,
+    /// A clone with a first configuration, a larger disk and a start.
+    ProvisionFull,
+    ProvisionLinked,
 }
 
 impl RequestKind {
     /// Those with a change of their own are drawn more often.
-    const DRAWN: [Self; 17] = [
+    const DRAWN: [Self; 21] = [
         Self::Power,
         Self::ConfigSet,
         Self::SnapshotCreate,
@@ -96,6 +115,10 @@ impl RequestKind {
         Self::CloneFull,
         Self::CloneLinked,
         Self::CloneLinked,
+        Self::ProvisionFull,
+        Self::ProvisionFull,
+        Self::ProvisionLinked,
+        Self::ProvisionLinked,
     ];
 }
 
@@ -166,6 +189,8 @@ pub(crate) fn saga_request(step: &str) -> Option<(RequestKind, bool)> {
         "migrate.offline" => (RequestKind::Migrate, false),
         "clone.full" => (RequestKind::CloneFull, false),
         "clone.linked" => (RequestKind::CloneLinked, false),
+        "provision.full" => (RequestKind::ProvisionFull, false),
+        "provision.linked" => (RequestKind::ProvisionLinked, false),
         _ => return None,
     })
 }
@@ -218,7 +243,10 @@ pub(crate) fn undo_request(forward: SimulationSetup, change: &str) -> Simulation
 /// A request of this kind for a guest, with what it needs in the world. `None` if the guest cannot have it.
 pub(crate) fn build_request(kind: RequestKind, spec: &mut WorldSpec, at: usize, variant: u64, number: usize) -> Option<SimulatedRequest> {
     if kind == RequestKind::CloneLinked {
-        return Some(clone_request(add_template(spec), false, number));
+        return Some(clone_request(provisioning::add_template(spec), false, number));
+    }
+    if kind == RequestKind::ProvisionLinked {
+        return Some(provisioning::provision_request(provisioning::add_template(spec), false, variant, number));
     }
     let other_node = spec.nodes.keys().find(|node| **node != spec.guests[at].node).cloned();
     let guest = spec.guests.get_mut(at)?;
@@ -273,7 +301,8 @@ pub(crate) fn build_request(kind: RequestKind, spec: &mut WorldSpec, at: usize, 
             ("vm.migrate", parameters, own)
         }
         RequestKind::CloneFull => return Some(clone_request(guest, true, number)),
-        RequestKind::CloneLinked => return None,
+        RequestKind::ProvisionFull => return Some(provisioning::provision_request(guest, true, variant, number)),
+        RequestKind::CloneLinked | RequestKind::ProvisionLinked => return None,
     };
     let target = ActionTarget { kind: guest_kind(guest), vmid: guest_id(guest.vmid) };
     Some(SimulatedRequest { key: request_key(action, number), intent: parse_request(action, target, &parameters), wanted })
@@ -309,31 +338,33 @@ fn add_snapshots(guest: &mut GuestSpec, variant: u64) {
     guest.taken = vec![taken(OLD_SNAPSHOT, 5_000, has_memory), taken(LAST_SNAPSHOT, 1_000, false)];
 }
 
-/// The template, which is added to the world.
-fn add_template(spec: &mut WorldSpec) -> &GuestSpec {
-    let node = spec.nodes.keys().next().cloned().unwrap_or_default();
-    let at = spec.guests.iter().position(|guest| guest.vmid == TEMPLATE_ID).unwrap_or_else(|| {
-        let mut guest = GuestSpec::new(TEMPLATE_ID, LabGuestKind::Qemu, &node);
-        (guest.name, guest.template) = (Some("debian".to_owned()), true);
-        complete_guest(&mut guest, LOCAL_STORAGE);
-        spec.guests.push(guest);
-        spec.guests.len() - 1
-    });
-    &spec.guests[at]
-}
-
 fn clone_request(source: &GuestSpec, is_full: bool, number: usize) -> SimulatedRequest {
-    let name = format!("web-{NEW_ID}");
-    let disks = if is_full { "full" } else { "linked" };
-    let parameters = [("newid", NEW_ID.to_string()), ("name", name.clone()), ("disks", disks.to_owned())];
+    let (parameters, sent) = clone_parameters(source, is_full);
     let target = ActionTarget { kind: guest_kind(source), vmid: guest_id(source.vmid) };
-    let name_key = if source.kind == LabGuestKind::Qemu { "name" } else { "hostname" };
-    let sent = vec![("newid", NEW_ID.to_string()), (name_key, name), ("full", u32::from(is_full).to_string())];
     SimulatedRequest {
         key: request_key("vm.clone", number),
         intent: parse_request("vm.clone", target, &parameters),
         wanted: WantedRequest { parameters: sent, ..new_wanted_request(source, "clone") },
     }
+}
+
+type Parameters = Vec<(&'static str, String)>;
+
+/// The parameters of a clone, as requested and as sent.
+fn clone_parameters(source: &GuestSpec, is_full: bool) -> (Parameters, Parameters) {
+    let name = format!("web-{NEW_ID}");
+    let disks = if is_full { "full" } else { "linked" };
+    let name_key = if source.kind == LabGuestKind::Qemu { "name" } else { "hostname" };
+    (
+        vec![("newid", NEW_ID.to_string()), ("name", name.clone()), ("disks", disks.to_owned())],
+        vec![("newid", NEW_ID.to_string()), (name_key, name), ("full", u32::from(is_full).to_string())],
+    )
+}
+
+/// The same request under another key, as a person makes it who continues what was cut off.
+pub(crate) fn continued_request(request: &SimulatedRequest, run: u64) -> SimulatedRequest {
+    let key = IdempotencyKey::new(&format!("{}-again-{run}", request.key.as_str())).unwrap_or_else(|| panic!("a key"));
+    SimulatedRequest { key, ..request.clone() }
 }
 
 fn guest_kind(guest: &GuestSpec) -> GuestKind {

@@ -1,6 +1,7 @@
 //! One schedule from its seed: lives of the process in a world with faults, then healing, and then liveness: everything reaches its
 //! declared state and stays there without further changes.
 
+mod births;
 mod intention;
 
 use std::cell::RefCell;
@@ -37,6 +38,7 @@ use super::process::{ProcessDied, SimulatedProcess};
 use super::setup::{self, RequestedWork, SimulationSetup};
 use super::stage::SimulationStage;
 use super::trace::SimulationTrace;
+use births::RequestVerdict;
 use intention::IntendedRuns;
 
 /// A process that dies is restarted while faults occur, up to this many lives.
@@ -261,6 +263,8 @@ struct Simulation {
     intention: Option<IntendedRuns>,
     /// The number of processes that have planned something.
     lives: usize,
+    /// The last plans of the requests that are continued after healing.
+    continued: Vec<RequestVerdict>,
 }
 
 impl Simulation {
@@ -285,6 +289,7 @@ impl Simulation {
             verdicts: self.verdicts.clone(),
             drive: self.drive.clone(),
             intention: self.intention.clone(),
+            continued: self.continued.clone(),
             ..*self
         }
     }
@@ -313,6 +318,7 @@ impl Simulation {
             verdicts: Vec::new(),
             intention: None,
             lives: 0,
+            continued: Vec::new(),
         }
     }
 
@@ -515,10 +521,10 @@ impl Simulation {
         // Holds are released by another process.
         self.restart();
         let vmids = self.setup.guest_ids();
-        self.stage_mut().heal(vmids.into_iter());
+        self.stage_mut().heal(&vmids);
         self.stage_mut().advance(600_000);
         self.release_holds();
-        let runs_max = if self.is_any_hopeless() { RUNS_HOPELESS_MAX } else { RUNS_AFTER_HEALING_MAX };
+        let runs_max = if self.is_any_hopeless() { RUNS_HOPELESS_MAX } else { self.runs_after_healing_max() };
         for _ in 0..runs_max {
             self.resolve_held();
             let sends = self.oracle.sends;
@@ -529,13 +535,20 @@ impl Simulation {
             if self.oracle.sends == sends && self.held_operations().is_empty() {
                 self.oracle.check_settled();
                 self.check_late_tasks();
+                self.check_continued_requests();
                 return self.check_rest();
             }
             self.stage_mut().advance(60_000);
         }
         if !self.is_broken() && !self.is_any_hopeless() {
-            self.oracle.report("L1", format!("still at work after {RUNS_AFTER_HEALING_MAX} runs, although everything has healed"));
+            self.oracle.report("L1", format!("still at work after {runs_max} runs, although everything has healed"));
         }
+    }
+
+    /// What is requested is continued after the declared state is reached.
+    fn runs_after_healing_max(&self) -> usize {
+        let continues = self.setup.requests.iter().any(|request| request.wanted.provisions());
+        if continues { 2 * RUNS_AFTER_HEALING_MAX } else { RUNS_AFTER_HEALING_MAX }
     }
 
     /// A recovery must not give up a change that arrives later. A live process may; the occurrences are counted.

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::decode_cache;
 use super::faults::{self, FaultEffect, FaultKind, FaultTrigger, ScheduledFault};
+use super::requests::LOCAL_STORAGE;
 use super::setup::{OTHER_TOKEN, TOKEN};
 use super::trace::SimulationTrace;
 use super::wire;
@@ -58,7 +59,7 @@ macro_rules! change_states {
 
 /// For each requested change, the states that it must reach sometimes.
 pub(crate) const CHANGE_STATES: &[(&str, [&str; 6])] =
-    change_states!["snapshot.create", "snapshot.delete", "snapshot.rollback", "disk.grow", "migrate", "clone"];
+    change_states!["snapshot.create", "snapshot.delete", "snapshot.rollback", "disk.grow", "migrate", "clone", "provision"];
 
 /// The true state of a guest and its cluster when a request was answered.
 #[derive(Clone, Debug)]
@@ -76,6 +77,22 @@ pub(crate) struct TruthSnapshot {
 
 /// The observable state of a guest and a node.
 type VisibleState = (Option<GuestTruth>, Vec<(String, u64)>, Vec<bool>, bool, u64);
+
+/// What was there of our changes to a guest before a request, or after it.
+struct ChangeFootprint {
+    digest: Option<String>,
+    tasks: usize,
+    /// Tasks of others that have ended.
+    foreign_ended: usize,
+}
+
+impl ChangeFootprint {
+    /// Whether the request in between had an effect. A config write waits for the lock of a task: if a task of another user ended meanwhile,
+    /// that task may have changed the config, for instance a stop that applies what is pending.
+    fn has_effect(&self, after: &Self) -> bool {
+        self.tasks != after.tasks || (self.digest != after.digest && self.foreign_ended == after.foreign_ended)
+    }
+}
 
 /// The result of a request.
 pub(crate) struct RequestOutcome {
@@ -117,6 +134,8 @@ pub(crate) struct SimulationStage {
     tls_identity: TlsIdentity,
     /// Our token once lost its privileges.
     is_revoked: bool,
+    /// A storage was filled.
+    is_storage_full: bool,
     /// Whether exchanges are checked against the API table.
     is_verified: bool,
     /// The faults that had an effect.
@@ -149,6 +168,7 @@ impl SimulationStage {
             unseen: Vec::new(),
             tls_identity: TlsIdentity::Own,
             is_revoked: false,
+            is_storage_full: false,
             is_verified: true,
             struck: BTreeSet::new(),
             seen: BTreeSet::new(),
@@ -296,6 +316,7 @@ impl SimulationStage {
             self.tls_identity = *identity;
         }
         self.is_revoked |= matches!(event, WorldEvent::Revoke(_));
+        self.is_storage_full |= matches!(event, WorldEvent::FillStorage(..));
         self.world.apply_event(self.now_ms, event);
     }
 
@@ -381,7 +402,7 @@ impl SimulationStage {
             wire::verify_exchange(self.world.flavour(), &self.request, &answer);
         }
         self.count_hits(sent.path(), &answer);
-        let has_effect = before.is_some_and(|before| before != self.change_footprint(vmid));
+        let has_effect = before.is_some_and(|before| before.has_effect(&self.change_footprint(vmid)));
         if is_change {
             let due = self.take_due(|moment| moment == FaultTrigger::AfterSend);
             self.apply_faults(due);
@@ -391,10 +412,11 @@ impl SimulationStage {
         RequestOutcome { answer: wire::receive_response(&self.entry, sent, answer, deadline_ms), at_ms, has_effect }
     }
 
-    /// The immediate effect of a change of ours: another config or a task.
-    fn change_footprint(&self, vmid: u32) -> (Option<String>, usize) {
+    /// What an immediate effect of a change of ours alters: the config and the number of our tasks.
+    fn change_footprint(&self, vmid: u32) -> ChangeFootprint {
         let tasks = self.world.tasks_for_guest(vmid).filter(|(upid, _)| upid.contains(TOKEN)).count();
-        (self.world.config_digest(vmid), tasks)
+        let foreign_ended = self.world.tasks_for_guest(vmid).filter(|(upid, is_over)| *is_over && !upid.contains(TOKEN)).count();
+        ChangeFootprint { digest: self.world.config_digest(vmid), tasks, foreign_ended }
     }
 
     /// The true state of the cluster, without a guest.
@@ -496,14 +518,33 @@ impl SimulationStage {
         self.world.answer_at(self.now_ms, &entry, &grant);
     }
 
+    /// A person rescans the disks. The worker of a resize that was killed halfway has grown a volume and not written its size into the config,
+    /// and Proxmox changes nothing if a volume has the requested size already.
+    fn rescan_disks(&mut self, vmids: &[u32]) {
+        for vmid in vmids.iter().copied() {
+            let Some(truth) = self.world.guest_truth(vmid) else { continue };
+            let disks: Vec<_> = self.world.disk_truths(vmid).collect();
+            for disk in disks.into_iter().filter(|disk| disk.volume_bytes.is_some_and(|bytes| bytes > disk.config_bytes)) {
+                let text = truth.config.get(&disk.key).map_or("", String::as_str);
+                let others: Vec<&str> = text.split(',').filter(|part| !part.starts_with("size=")).collect();
+                let size = disk.volume_bytes.unwrap_or_default() >> 30;
+                self.apply_event(WorldEvent::Set(vmid, disk.key, format!("{},size={size}G", others.join(","))));
+            }
+        }
+    }
+
     /// Everything works again, and no more faults occur.
-    pub(crate) fn heal(&mut self, vmids: impl Iterator<Item = u32>) {
+    pub(crate) fn heal(&mut self, vmids: &[u32]) {
         self.count_task_faults();
         self.faults.clear();
         self.healing.clear();
         self.world.clear_faults();
         let nodes: Vec<String> = self.world.node_names().map(str::to_owned).collect();
         self.unseen.clear();
+        // A person makes room for what continues after that.
+        if std::mem::take(&mut self.is_storage_full) {
+            self.apply_event(WorldEvent::FillStorage(LOCAL_STORAGE.to_owned(), 0));
+        }
         // The fault may have affected a task that was listed before it, and waited for another one.
         let has_hung = self.struck.contains(&FaultKind::TaskHangs) || self.on_task.iter().any(|(kind, ..)| *kind == FaultKind::TaskHangs);
         let mut events = vec![WorldEvent::Heal, WorldEvent::Show(self.entry.clone(), TlsIdentity::Own)];
@@ -519,18 +560,18 @@ impl SimulationStage {
                 WorldEvent::Seeing(node),
             ]);
         }
-        for vmid in vmids {
+        for vmid in vmids.iter().copied() {
             let is_odd =
                 self.world.guest_truth(vmid).and_then(|truth| truth.process).is_some_and(|process_state| process_state != "running");
+            // The worker of a killed task leaves its lock, so a person unlocks the guest afterwards.
+            events.extend(has_hung.then_some(WorldEvent::KillTask(vmid)));
             events.extend([WorldEvent::Reappear(vmid), WorldEvent::Relist(vmid), WorldEvent::Unlock(vmid), WorldEvent::FreeLockFile(vmid)]);
             events.extend(is_odd.then(|| WorldEvent::Say(vmid, "running".to_owned())));
-            if has_hung {
-                events.push(WorldEvent::KillTask(vmid));
-            }
         }
         for event in events {
             self.apply_event(event);
         }
+        self.rescan_disks(vmids);
         if self.is_revoked {
             self.grant_token();
         }

@@ -1,8 +1,9 @@
 //! Checks of the second objects of a requested change, right before it is sent: snapshots, disks, nodes, and the source of a clone.
 
 use super::{IdState, PreSendReadings, differing_marks};
-use crate::action::{Change, DiskGrowth, ExistingSnapshot, GuestClone};
-use crate::observe::{GuestDisk, SnapshotTree};
+use crate::action::{Change, ClonedDisks, DiskGrowth, ExistingSnapshot, GuestClone};
+use crate::guest::{GuestKind, RunState};
+use crate::observe::{GuestDisk, ObservedStatus, SnapshotTree};
 use crate::policy::HOLD_TAG;
 use crate::refusal::Refusal;
 
@@ -92,6 +93,10 @@ pub(super) fn check_clone(clone: &GuestClone, readings: PreSendReadings<'_>) -> 
     if config.digest.as_deref() != Some(&*source.digest) || config.template != source.template {
         let found = config.digest.as_deref().unwrap_or("none");
         return Some(Refusal::plan_stale(vec![format!("source {}: planned config digest {}, found {found}", source.vmid, source.digest)]));
+    }
+    let is_running = readings.live.status == ObservedStatus::Known(RunState::Running);
+    if source.kind == GuestKind::Lxc && clone.disks == ClonedDisks::Full && is_running {
+        return Some(Refusal::run_state_unsuitable(RunState::Stopped, RunState::Running));
     }
     match readings.new_id {
         Some(IdState::Free) => None,

@@ -160,10 +160,10 @@ fn adopts_a_task_that_appears_late() {
 #[test]
 fn verifies_a_lost_config_write_by_its_values() {
     let lost_response = || EnvResponse::Sent(SendResult::MaybeExecuted(test_fault(EnvFaultKind::Other)));
-    let answers = check_responses("stopped", &[lost_response(), config_response(4)]);
-    check_story("config.set", &answers, "commit intent, cluster, status, config, send, config, commit ended, -", "done");
+    let answers = check_responses("stopped", &[lost_response(), status_response("stopped"), config_response(4)]);
+    check_story("config.set", &answers, "commit intent, cluster, status, config, send, status, config, commit ended, -", "done");
     let mut answers = check_responses("stopped", &[lost_response()]);
-    answers.extend(std::iter::repeat_n(config_response(2), 20));
+    answers.extend(std::iter::repeat_n([status_response("stopped"), config_response(2)], 20).flatten());
     let (state, _) = play_responses(new_operation("config.set"), &answers);
     assert_eq!(render_end(&state), "failed not-carried-out");
 }
@@ -547,7 +547,7 @@ fn unknown_outcome_stays_held_and_writes_nothing() {
     .expect("held");
     let (state, trace) = play_responses(state, &unread);
     assert_eq!(render_end(&state), "held outcome-unread (reading)");
-    assert!(trace.iter().all(|command| matches!(command.as_str(), "config" | "-")), "{trace:?}");
+    assert!(trace.iter().all(|command| matches!(command.as_str(), "status" | "-")), "{trace:?}");
 }
 
 /// The total time waited until it ends, if every response is the same.

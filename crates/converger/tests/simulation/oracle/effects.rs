@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use converger_lab::{GuestVerb, World};
 
 use super::super::faults::FaultKind;
-use super::super::requests::{LAST_SNAPSHOT, NEW_ID, OLD_SNAPSHOT};
+use super::super::requests::{LAST_SNAPSHOT, NEW_ID, OLD_SNAPSHOT, WantedRequest};
 use super::super::setup::{SimulationSetup, TOKEN};
 use super::Oracle;
 
@@ -55,7 +55,8 @@ impl Oracle {
             let is_cause = |own: &str| own == verb || (matches!(verb, "start" | "shutdown") && matches!(own, "reboot" | "migrate"));
             let of_guest = self.cases.values().filter(|case| case.sending_vmid() == vmid && is_cause(&case.sent_verb));
             let sent: u64 = of_guest.map(|case| u64::from(case.sends)).sum();
-            let requested = self.requests.values().filter(|request| request.vmid == vmid && request.verb == verb).count() as u64;
+            let steps = self.requests.values().flat_map(WantedRequest::steps);
+            let requested = steps.filter(|step| step.vmid == vmid && step.verb == verb).count() as u64;
             let is_once = is_power && has_others || count <= if is_power { sent } else { sent.min(requested) };
             self.require(is_once, "G13", || format!("{verb} of {vmid} took effect {count} times; {sent} sent, {requested} requested"));
         }

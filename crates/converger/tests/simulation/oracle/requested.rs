@@ -184,10 +184,13 @@ impl OracleCase {
             return Some(("S7", "the growth is not bound to the last reading".into()));
         }
         let found = find_disk(config, growth.disk.as_str());
-        // The volume of a new guest is not known when its growth is planned.
-        let volume = growth.volume.as_deref().map(str::to_owned).or_else(|| found.as_ref().map(|(volume, _)| volume.clone()));
-        let planned = volume.map(|volume| (volume, growth.before.kib()));
-        (found != planned || found.is_none()).then(|| ("S6", format!("{} was {found:?}, and not as planned", growth.disk.as_str())))
+        // The volume of a new guest is not known when its growth is planned, and neither is its size: storages round up, and another guest may
+        // take the id of the source between the last check and the clone (decision 0017). The requested size is absolute.
+        let Some(volume) = growth.volume.as_deref() else {
+            return found.is_none().then(|| ("S6", format!("the new guest has no {}", growth.disk.as_str())));
+        };
+        let planned = Some((volume.to_owned(), growth.before.kib()));
+        (found != planned).then(|| ("S6", format!("{} was {found:?}, and not as planned", growth.disk.as_str())))
     }
 
     /// S4 and S6 for a clone: the source was the planned one, nobody worked on it, and the new id was free.

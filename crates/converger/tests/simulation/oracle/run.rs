@@ -94,12 +94,14 @@ impl Oracle {
         if course.run.as_ref() != Some(&case.operation.run) {
             (course.run, course.changed, course.interrupted) = (Some(case.operation.run.clone()), BTreeSet::new(), BTreeSet::new());
         }
-        course.changed.insert(sent.vmid);
+        // A clone changes its new guest, and not its source.
+        course.changed.insert(case.operation.guest.vmid.get());
         if requested::interrupts(sent) {
             course.interrupted.insert(sent.vmid);
         }
         let (changed, interrupted) = (course.changed.len(), course.interrupted.len());
-        let is_again = self.is_healed && course.done.contains(&case.done_key());
+        // The second half of a restart brings up what its first half took down; only the first half can be too much.
+        let is_again = self.is_healed && course.done.contains(&case.done_key()) && !case.brings_up_again();
         let is_allowed = self.is_within_budget(changed, interrupted);
         self.require(is_allowed, "S14", || format!("{id} {}: {changed} guests changed in its run, {interrupted} interrupted", sent.vmid));
         let in_flight: Vec<&OracleCase> = self.cases.values().filter(|case| case.is_sent_in(self.process_number)).collect();

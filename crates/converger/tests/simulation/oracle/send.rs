@@ -4,10 +4,11 @@
 use std::collections::BTreeSet;
 
 use converger_adapters::proxmox::codec::HttpMethod;
-use converger_core::action::{Change, FieldChange};
+use converger_core::action::{Change, FieldChange, Provisioning};
 use converger_core::apply::{OperationHistory, OperationId};
 use converger_lab::GuestTruth;
 
+use super::super::requests::WantedRequest;
 use super::super::stage::TruthSnapshot;
 use super::{Oracle, OracleCase, forbidden_keys, requested, truth};
 
@@ -104,15 +105,17 @@ impl Oracle {
         let found = found.or_else(|| (!is_writable).then(|| ("S18", "the journal cannot be written".into())));
         let found = found.or_else(|| (running_tasks > 0).then(|| ("S3", "a task of ours is at work on the guest".into())));
         let found = found.or_else(|| case.check_readings(sent)).or_else(|| case.check_guest_state(sent));
+        let found = found.or_else(|| self.check_birth(id, sent));
         let found = found.or_else(|| self.check_foreign_pending(id, sent)).or_else(|| self.check_values(id, sent));
         if let Some((rule, text)) = found {
             self.report_violation(rule, format!("{id} {} {}: {text}", sent.verb, sent.vmid));
         }
-        if let Some(key) = key {
+        // Each step of a request is sent once under its key.
+        if let Some(key) = key.map(|key| format!("{key} {}", sent.verb)) {
             let count = self.sent_under_key.entry(key.clone()).or_default();
             *count += 1;
             let count = *count;
-            self.require(count <= 1, "G13", || format!("{id}: the request `{key}` runs a second time"));
+            self.require(count <= 1, "G13", || format!("{id}: the request and step `{key}` run a second time"));
         }
         self.check_limits(id, sent);
     }
@@ -122,9 +125,11 @@ impl Oracle {
         let Some(request) = self.request_of(case) else {
             return (!self.wanted.contains_key(&sent.vmid)).then(|| ("S22", "the guest is not declared".into()));
         };
-        let is_request = request.vmid == sent.vmid && request.verb == sent.verb && request.object == sent.object.as_deref();
-        let other = request.parameters.iter().find(|(key, value)| sent.value(key) != Some(value));
-        (!is_request || other.is_some()).then(|| ("S22", format!("that is not what was requested: {:?}", sent.form)))
+        let is_step = |step: &WantedRequest| {
+            let is_same = step.vmid == sent.vmid && step.verb == sent.verb && step.object == sent.object.as_deref();
+            is_same && step.parameters.iter().all(|(key, value)| sent.value(key) == Some(value))
+        };
+        (!request.steps().any(is_step)).then(|| ("S22", format!("that is not what was requested: {:?}", sent.form)))
     }
 
     /// Design 6.21: we do not apply a pending value that differs from the declared one, unless this write replaces it with ours.
@@ -151,11 +156,28 @@ impl Oracle {
             return None;
         }
         let declared = |key: &str| wanted.config.get(key).map(Option::as_deref);
-        let written = keys.filter(|(key, _)| key != "delete").find(|(key, value)| declared(key) != Some(Some(value)));
+        let is_declared = |key: &str, value: &str| match declared(key) {
+            // Of a network device only one part is declared.
+            Some(Some(part)) if key == "net0" => self.changes_only_part(id, value, part),
+            declared => declared == Some(Some(value)),
+        };
+        let written = keys.filter(|(key, _)| key != "delete").find(|(key, value)| !is_declared(key, value));
         let removed = wanted.config.keys().find(|key| sent.deletes_key(key) && declared(key) != Some(None));
         written
             .map(|(key, value)| ("S1", format!("`{key}` is written as `{value}`, which nobody declared")))
             .or_else(|| removed.map(|key| ("S1", format!("`{key}` is taken away, which nobody declared"))))
+    }
+
+    /// Whether the network device that is written is the one that was read, except for this part.
+    fn changes_only_part(&self, id: &OperationId, value: &str, part: &str) -> bool {
+        let config = self.cases[id].config.as_ref().and_then(|read| read.guest.as_ref());
+        // A guest without a network device gets one.
+        let before = config.and_then(|truth| truth.config.get("net0")).map_or("model=virtio", String::as_str);
+        let name = part.split('=').next().unwrap_or_default();
+        let others = |text: &str| -> BTreeSet<String> {
+            text.split(',').filter(|own| own.split('=').next() != Some(name)).map(str::to_owned).collect()
+        };
+        others(before) == others(value) && value.split(',').any(|own| own == part)
     }
 }
 
@@ -168,6 +190,13 @@ fn writes_exactly(fields: &[FieldChange], sent: &ParsedMutation) -> bool {
         sent.form.iter().map(|(key, _)| key.as_str()).filter(|key| !matches!(*key, "digest" | "delete")).collect();
     let of = |is_removal: bool| fields.iter().filter(move |own| own.after.is_none() == is_removal).map(|own| own.field.word()).collect();
     taken_away == of(true) && written == of(false)
+}
+
+/// Whether exactly the fields and the network device of the journal are set.
+fn provisions_exactly(provisioning: &Provisioning, sent: &ParsedMutation) -> bool {
+    let written: BTreeSet<&str> = sent.form.iter().map(|(key, _)| key.as_str()).filter(|key| *key != "digest").collect();
+    let card = provisioning.attributes.bridge.as_ref().map(|_| "net0");
+    written == provisioning.fields.iter().map(|setting| setting.field.word()).chain(card).collect()
 }
 
 impl OracleCase {
@@ -183,6 +212,7 @@ impl OracleCase {
             Change::Stop => sent.verb == "stop",
             Change::Reboot { timeout_secs } => sent.verb == "reboot" && timeout(*timeout_secs),
             Change::ConfigSet(fields) => sent.verb == "config" && writes_exactly(fields, sent),
+            Change::Provision(provisioning) => sent.verb == "config" && provisions_exactly(provisioning, sent),
             change => requested::sends_exactly(change, sent),
         };
         if !is_target || !is_change || history.ended.is_some() {

@@ -73,3 +73,28 @@ pub(super) fn all_tags(truth: &GuestTruth) -> impl Iterator<Item = &str> {
     let now = truth.config.get("tags").into_iter();
     now.chain(truth.pending.get("tags")).flat_map(|tags| tags.split([';', ',', ' ']))
 }
+
+/// The marks that a guest keeps from its birth, in raw texts: of a virtual machine its UUID and creation time, of a container its root volume
+/// and first MAC address.
+pub(crate) type BirthMarks = [Option<String>; 2];
+
+pub(crate) fn birth_marks(truth: &GuestTruth) -> BirthMarks {
+    let part = |key: &str, name: &str| {
+        let text = truth.config.get(key)?;
+        text.split(',').find_map(|part| part.strip_prefix(name).map(str::to_owned))
+    };
+    let volume = || truth.config.get("rootfs").and_then(|text| text.split(',').next()).map(str::to_owned);
+    match truth.kind {
+        LabGuestKind::Qemu => [part("smbios1", "uuid="), part("meta", "ctime=")],
+        LabGuestKind::Lxc => [volume(), part("net0", "hwaddr=")],
+    }
+}
+
+/// Whether a new guest has its first config, and nothing of it waits. Of a network device only the named part is compared.
+pub(crate) fn has_first_config(truth: &GuestTruth, wanted: &WantedGuest) -> bool {
+    let has_part = |part: &str| truth.config.get("net0").is_some_and(|text| text.split(',').any(|own| own == part));
+    wanted.config.iter().all(|(key, raw)| match (*key, raw.as_deref()) {
+        ("net0", Some(part)) => has_part(part),
+        (key, raw) => truth.config.get(key).map(String::as_str) == raw && !truth.pending.contains_key(key),
+    })
+}

@@ -81,7 +81,7 @@ fn corrupt_config(bug: PlantedBug, operation: &Operation, config: &mut LiveConfi
                 (disk.volume, disk.size) = (growth.volume.clone().unwrap_or_else(|| disk.volume.clone()), Some(growth.before));
             }
         }
-        (PlantedBug::MigrateUnknownGuest, Change::Migrate(_)) => {
+        (PlantedBug::MigrateUnknownGuest, Change::Migrate(_)) | (PlantedBug::ProvisionOtherGuest, Change::Provision(_)) => {
             config.name = operation.guest.name.clone();
             config.identity = operation.guest.identity.clone().unwrap_or_else(|| config.identity.clone());
         }

@@ -36,7 +36,7 @@ impl Simulation {
     pub(super) async fn plan_runs(&mut self) -> IntendedRuns {
         let job = self.setup.jobs.get(self.lives).filter(|_| !self.is_healed).cloned();
         self.lives += 1;
-        let Some(job) = job else { return self.plan_desired().await.into_iter().collect() };
+        let Some(job) = job else { return self.plan_rest().await };
         let mut runs = IntendedRuns::new();
         if job.desired == DesiredRun::Before {
             runs.extend(self.plan_desired().await);
@@ -49,6 +49,16 @@ impl Simulation {
             runs.extend(self.plan_desired().await);
         }
         runs
+    }
+
+    /// The declared state, and after it is reached what was requested and cut off. Each is planned by a process of its own: the other one
+    /// changes its source.
+    async fn plan_rest(&mut self) -> IntendedRuns {
+        let desired: IntendedRuns = self.plan_desired().await.into_iter().collect();
+        if !self.is_healed || desired.iter().any(|run| !run.is_empty()) {
+            return desired;
+        }
+        self.plan_continued_requests()
     }
 
     async fn plan_desired(&mut self) -> Option<IntendedRun> {
@@ -71,7 +81,7 @@ impl Simulation {
         self.admit_plan(plan, Some(&request.key))
     }
 
-    fn note_request_verdict(&mut self, plan: &Plan) {
+    pub(super) fn note_request_verdict(&mut self, plan: &Plan) {
         for (guest, verdict) in plan.guests() {
             let text = match verdict {
                 Verdict::Refused(refusals) => refusals.iter().map(|refusal| refusal.code().word()).collect::<Vec<_>>().join(" "),
@@ -88,7 +98,7 @@ impl Simulation {
     }
 
     /// Observes the world. A process that was told to stop begins no run.
-    fn observe(&mut self, intent: &Intent) -> Option<Observation> {
+    pub(super) fn observe(&mut self, intent: &Intent) -> Option<Observation> {
         if self.oracle.is_stopped() {
             return None;
         }
@@ -148,7 +158,8 @@ impl Simulation {
     /// Plans on an observation.
     pub(super) fn make_plan(&mut self, intent: &Intent, seen: Observation) -> Plan {
         let scoped = seen.into_scoped(&intent.scope());
-        let plan = plan::plan(intent.clone(), Arc::new(scoped), Arc::clone(&self.setup.rules));
+        let rules = self.rules_with_births(&scoped);
+        let plan = plan::plan(intent.clone(), Arc::new(scoped), rules);
         self.oracle.on_plan(plan.observation().taken_at.as_deref().and_then(timestamp::parse_timestamp));
         plan
     }
@@ -169,7 +180,7 @@ impl Simulation {
         }
     }
 
-    fn admit_plan(&mut self, plan: Plan, key: Option<&IdempotencyKey>) -> Option<IntendedRun> {
+    pub(super) fn admit_plan(&mut self, plan: Plan, key: Option<&IdempotencyKey>) -> Option<IntendedRun> {
         let has_steps = plan.guests().any(|(_, verdict)| matches!(verdict, Verdict::Steps(_)));
         let names = plan.guests().filter_map(|(guest, _)| plan.name_of(guest).map(Into::into)).collect();
         let safe = self.judge_plan(plan)?;
