@@ -15,7 +15,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use converger_core::apply::OperationId;
+use converger_core::apply::{JournalRecord, OperationId};
 use converger_core::evidence::LedgerEntry;
 use converger_core::failure::FailureCode;
 use converger_core::refusal::Refusal;
@@ -304,11 +304,21 @@ fn fill_staging(staging: &Path, staged: &Path, file: &Path, entry: LedgerEntry, 
     })?;
     target.sync_all().map_err(|error| write_error("sync", staged, &error))?;
     let state = StateDirectory::open_unwitnessed(&StateLocation { directory: staging.to_owned(), witness: None }, on_fatal)?;
-    wait_for(state.commit(Batch::from(StoreWrite::decision(entry))))?;
+    let unsent = find_unsent(&state, entry.at_ms())?;
+    wait_for(state.commit(Batch::from(StoreWrite::decision(entry)).with(Batch::new(unsent))))?;
     // Closing merges the WAL into the file, so that one rename moves all of it.
     drop(state);
     check_no_wal(staging)?;
     File::open(staging).and_then(|directory| directory.sync_all()).map_err(|error| write_error("sync", staging, &error))
+}
+
+/// Sending marks for operations of the backup that it has no mark of. What was sent after the backup is unknown, so recovery must not conclude from
+/// a missing mark that nothing was.
+fn find_unsent(state: &StateDirectory, at_ms: u64) -> Result<Vec<StoreWrite>, RuntimeError> {
+    let filter = OperationFilter { status: Some(OperationStatus::Open), ..OperationFilter::default() };
+    let open = wait_for(state.store().operations(filter, LIST_MAX)).map_err(|error| ledger_store_error(&error))?;
+    let unsent = open.into_iter().filter(|history| history.sending.is_none());
+    Ok(unsent.map(|history| JournalRecord::Sending { id: history.id().clone(), at_ms, up_ms: 0 }.into()).collect())
 }
 
 /// Merges the WAL of the present store into its file, so that one rename moves all of it.

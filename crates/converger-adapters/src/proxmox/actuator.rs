@@ -20,7 +20,7 @@ use converger_core::apply::{EnvFault, EnvRequest, EnvResponse, GuestAddress};
 use super::client::{NodePermit, ProxmoxSession, ProxmoxTransport, TokenId};
 
 pub use password::check_reference as check_password_reference;
-use password::{prepare_command, redact_password};
+use password::{prepare_command, redact_failure, redact_password};
 
 pub use request::command_for;
 pub use response::{clock_command, interpret_response};
@@ -61,6 +61,7 @@ impl<E: ProxmoxTransport> ProxmoxActuator<E> {
                     Some(command) => Some(self.session.call(&command).await),
                     None => None,
                 };
+                let result = redact_failure(&command, result);
                 redact_password(&command, interpret_response(&self.caller, request, result, clock))
             }
             Err(unsent) => *unsent,
@@ -80,6 +81,7 @@ impl<E: ProxmoxTransport> ProxmoxActuator<E> {
         match prepare_command(request) {
             Ok(command) => {
                 let result = self.session.call_with_permit(permit, &command).await;
+                let result = redact_failure(&command, result);
                 redact_password(&command, interpret_response(&self.caller, request, result, None))
             }
             Err(unsent) => *unsent,

@@ -487,7 +487,9 @@ const NETWORK: [(&str, &str); 7] = [
 /// What a new guest gets, as a person requests it.
 fn provisioning(kind: GuestKind, parameters: &[(&str, &str)]) -> Provisioning {
     let target = ActionTarget { kind, vmid: Vmid::new(900).expect("an id") };
-    let named = [("newid", "120"), ("name", "web-7")].into_iter().chain(parameters.iter().copied());
+    // A container keeps the address that Proxmox gave it.
+    let fitting = parameters.iter().copied().filter(|(name, _)| !(kind == GuestKind::Lxc && *name == "mac"));
+    let named = [("newid", "120"), ("name", "web-7")].into_iter().chain(fitting);
     let request = ActionRequest::parse(EnvironmentName::new("lab").expect("a name"), "vm.clone", target, named);
     match request.unwrap_or_else(|faults| panic!("{faults:?}")).action() {
         RequestedAction::Clone(clone) => clone.provisioning.clone(),

@@ -290,7 +290,9 @@ fn clone_change(disks: ClonedDisks) -> Change {
 fn clone_promise_is_kept_once_unlocked() {
     let items = |rest: &str| {
         let own = "22222222-2222-4222-8222-222222222222";
-        config_response(&format!(r#",{{"key":"name","value":"copy"}},{{"key":"smbios1","value":"uuid={own}"}}{rest}"#))
+        config_response(&format!(
+            r#",{{"key":"name","value":"copy"}},{{"key":"smbios1","value":"uuid={own}"}},{{"key":"meta","value":"ctime=5"}}{rest}"#
+        ))
     };
     for disks in [ClonedDisks::Linked, ClonedDisks::Full] {
         let judge_copy = |config: HttpResponse| judge(clone_change(disks), &Readings::new().config(config));
@@ -299,6 +301,10 @@ fn clone_promise_is_kept_once_unlocked() {
         assert!(is_not_kept(&judge_copy(items(r#",{"key":"lock","value":"clone"}"#))), "it is not complete");
         assert!(is_not_kept(&judge_copy(items(r#",{"key":"template","value":1}"#))));
         assert!(is_not_kept(&judge_copy(config_response(r#",{"key":"name","value":"other"}"#))));
+        // Proxmox copies the creation time of the source: a guest with another one took the id, whatever its name is.
+        let stranger = r#",{"key":"name","value":"copy"},{"key":"smbios1","value":"uuid=33333333-3333-4333-8333-333333333333"}"#;
+        assert!(is_not_kept(&judge_copy(config_response(stranger))));
+        assert!(is_not_kept(&judge_copy(config_response(&format!(r#"{stranger},{{"key":"meta","value":"ctime=6"}}"#)))));
         let not_made = failure_response("500", "Configuration file 'nodes/n2/qemu-server/200.conf' does not exist");
         assert!(is_not_kept(&judge_copy(not_made)), "it was not made, or not yet");
         assert!(is_unclear(&judge_copy(raw_response(596, ""))));

@@ -3,8 +3,8 @@
 //! A method that cannot return what was requested reports why, skips the value and returns `None`, so that the decoder continues and finds
 //! the next fault. `Err(DecodeAborted)` means that nothing more can be read.
 
+use core::net::Ipv4Addr;
 use std::borrow::Cow;
-use std::net::Ipv4Addr;
 
 use super::{Diagnostic, Diagnostics, DocumentEvent, EventSource, QuoteStyle, ScalarToken, Span};
 

@@ -141,7 +141,7 @@ fn derive_clone(request: &CloneRequest, source: &ObservedGuest, observation: &Sc
     refusals.extend(super::config::check_supported(source, &[provision]));
     refusals.extend(check_tag_case(request, observation));
     refusals.extend(check_cloud_init(request, source));
-    refusals.extend(check_first_network(request, identity));
+    refusals.extend(check_container_marks(request, identity));
     let node = request.node.clone().unwrap_or_else(|| from.name.clone());
     refusals.extend(check_target(request, source, disks, from, &node, observation));
     if !refusals.is_empty() {
@@ -194,12 +194,14 @@ fn check_copied_protection(request: &CloneRequest, source: &ObservedGuest, rules
     (!grounds.is_empty()).then(|| Refusal::protection_copied(grounds))
 }
 
-/// Refuses to give a container its first network device: the address that Proxmox makes for it would be a new birth mark of a guest that
-/// has others.
-fn check_first_network(request: &CloneRequest, source: &GuestIdentity) -> Option<Refusal> {
-    let is_without = matches!(source, GuestIdentity::Lxc { mac: None, .. });
-    let why = "the source has no network device `net0`, and a container is recognised by the address of its first one";
-    (is_without && request.provisioning.attributes.has_network()).then(|| Refusal::unsupported_change("provision", why))
+/// Refuses every step after the clone for a container without a network device. Its only birth mark would be the name of its volume, which
+/// any later guest under the id has too, and a first network device would be a new birth mark.
+fn check_container_marks(request: &CloneRequest, source: &GuestIdentity) -> Option<Refusal> {
+    let is_unmarked = matches!(source, GuestIdentity::Lxc { mac: None, .. });
+    let has_more_steps = !request.provisioning.is_empty() || request.start || request.disk_size.is_some();
+    let why = "the source has no network device, so nothing tells the new container from another one under its id; clone it without \
+               a first configuration, or give the source a network device";
+    (is_unmarked && has_more_steps).then(|| Refusal::unsupported_change("provision", why))
 }
 
 /// Refuses if parameters need cloud-init and the source has no drive for it: Proxmox would store them, and the guest would never read them.

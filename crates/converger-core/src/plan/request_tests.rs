@@ -275,13 +275,28 @@ fn refuses_cloud_init_parameters_without_a_cloud_init_drive() {
     }
 }
 
-/// A container is recognised by the address of its first network device, which its first configuration must not change.
+/// A container without a network device has no birth mark of its own: every container under the id would be taken for it.
 #[test]
-fn refuses_a_first_network_device_of_a_container_that_has_none() {
-    let container = |world: &mut RequestWorld| drop(world.guest_mut(102)["identity"].as_object_mut().expect("marks").remove("mac"));
-    let clone = ("vm.clone", Lxc, 102, &[("newid", "120"), ("name", "dns-2"), ("disks", "full"), ("bridge", "vmbr1")][..]);
-    check(clone, container, &["unsupported-change"]);
-    assert!(matches!(plan_case(&RequestWorld::default(), clone).verdicts(), [Verdict::Steps(_)]));
+fn refuses_steps_after_the_clone_of_a_container_without_birth_marks() {
+    let unmarked = |world: &mut RequestWorld| {
+        world.guest_mut(102)["status"] = json!("stopped");
+        drop(world.guest_mut(102)["identity"].as_object_mut().expect("marks").remove("mac"));
+    };
+    const CLONE_ONLY: &[(&str, &str)] = &[("newid", "120"), ("name", "dns-2"), ("disks", "full")];
+    const EACH: [[(&str, &str); 4]; 3] = [
+        [CLONE_ONLY[0], CLONE_ONLY[1], CLONE_ONLY[2], ("bridge", "vmbr1")],
+        [CLONE_ONLY[0], CLONE_ONLY[1], CLONE_ONLY[2], ("memory", "1GiB")],
+        [CLONE_ONLY[0], CLONE_ONLY[1], CLONE_ONLY[2], ("start", "true")],
+    ];
+    for parameters in &EACH {
+        check(("vm.clone", Lxc, 102, parameters), unmarked, &["unsupported-change"]);
+        let mut marked = RequestWorld::default();
+        marked.guest_mut(102)["status"] = json!("stopped");
+        assert!(matches!(plan_case(&marked, ("vm.clone", Lxc, 102, parameters)).verdicts(), [Verdict::Steps(_)]), "{parameters:?}");
+    }
+    let mut world = RequestWorld::default();
+    unmarked(&mut world);
+    assert!(matches!(plan_case(&world, ("vm.clone", Lxc, 102, CLONE_ONLY)).verdicts(), [Verdict::Steps(_)]));
 }
 
 /// A typing error in the name of a node is no outage.

@@ -151,7 +151,7 @@ fn pinning_writes_only_marks() {
             result.guests.iter().for_each(|guest| counts.count_outcome(&guest.outcome));
         }
     }
-    let PinCounts { pinned, completed, replaced, unchanged, unmarked, refused } = counts;
+    let PinCounts { pinned, completed, replaced, unchanged, unmarked, refused, not_made: _ } = counts;
     let least = [pinned, completed, replaced, unchanged, unmarked, refused].into_iter().min().unwrap_or(0);
     assert!(
         least > crate::case_count(WORLDS) / 20,

@@ -182,7 +182,7 @@ fn later_steps_of_a_new_guest_take_its_birth_marks_from_the_clone() {
     let mut drive = RunMachine::new(ConcurrencyLimits::default());
     let (_, effects) = submit(&mut drive, steps);
     assert_eq!(marks_of_operation(&drive, &ids[1]), None, "before the clone nobody knows them");
-    let born = GuestIdentity::Qemu { uuid: Some("0b0c".into()), ctime: Some(1_763_000_500) };
+    let born = GuestIdentity::Qemu { uuid: Some("0b0c".into()), ctime: Some(1_700_000_900) };
     drive_to_end(&mut drive, &ids[0], effects, &born);
     assert_eq!(drive.outcome(&ids[0]).map(Outcome::end), Some(OperationEnd::Done));
     assert_eq!([&ids[1], &ids[2]].map(|id| marks_of_operation(&drive, id)), [Some(born.clone()), Some(born)]);
@@ -196,8 +196,8 @@ fn later_steps_of_a_new_guest_take_its_birth_marks_from_the_clone() {
 fn g13_a_later_step_without_birth_marks_sends_nothing() {
     let (mut operation, context) = provisioning_steps().swap_remove(1);
     assert_eq!((operation.step.change.word(), &operation.guest.identity), ("provision", &None));
-    let other = GuestIdentity::Qemu { uuid: Some("0b0c".into()), ctime: Some(1_763_000_501) };
-    let born = GuestIdentity::Qemu { uuid: Some("0b0c".into()), ctime: Some(1_763_000_500) };
+    let other = GuestIdentity::Qemu { uuid: Some("0b0d".into()), ctime: Some(1_700_000_900) };
+    let born = GuestIdentity::Qemu { uuid: Some("0b0c".into()), ctime: Some(1_700_000_900) };
     for (known, code) in [(None, "guard-unread"), (Some(born), "identity-mismatch")] {
         operation.guest.identity = known;
         let id = operation.id.clone();

@@ -6,7 +6,7 @@ use converger_core::apply::{EnvFault, EnvFaultKind, EnvRequest, EnvResponse, Sen
 use converger_core::guest::SecretReference;
 
 use super::super::client::SecretSource;
-use super::super::codec::{ProvisionWrite, ProxmoxCommand, ProxmoxWrite, percent_encode};
+use super::super::codec::{ProvisionWrite, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxWrite, percent_encode};
 use super::request::command_for;
 
 /// The command for a request, with the password that it names. Nothing is sent if that cannot be read.
@@ -37,6 +37,20 @@ fn read_password(write: ProvisionWrite) -> Result<ProvisionWrite, Box<EnvRespons
             Err(Box::new(EnvResponse::Sent(SendResult::Rejected(fault))))
         }
     }
+}
+
+/// Removes the password of a write from a failure, before its text is cut: a part of a password would not be found any more.
+pub(super) fn redact_failure(
+    command: &ProxmoxCommand,
+    result: Result<ProxmoxEvent, ProxmoxFailure>,
+) -> Result<ProxmoxEvent, ProxmoxFailure> {
+    let ProxmoxCommand::Write(ProxmoxWrite::Provision(write)) = command else { return result };
+    let Some(password) = write.password_text() else { return result };
+    result.map_err(|failure| {
+        let redact = |text: &str| redact_text(text, password).into_boxed_str();
+        let errors = failure.errors.iter().map(|(name, text)| (redact(name), redact(text))).collect();
+        ProxmoxFailure { text: redact(&failure.text), errors, ..failure }
+    })
 }
 
 /// Removes the password of a write from what the server said: a server may repeat what it was sent.

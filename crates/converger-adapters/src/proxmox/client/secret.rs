@@ -133,6 +133,13 @@ impl SecretSource {
     /// # Errors
     /// There is no password, or the content is not one line.
     pub fn read_password(&self, environment: impl Fn(&str) -> Option<String>) -> Result<Zeroizing<String>, SecretError> {
+        // A pipe could keep this waiting for ever, in the middle of a run.
+        if let Self::File(path) = self
+            && std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file())
+        {
+            let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file");
+            return Err(SecretError::Unreadable { source_of: self.clone(), source });
+        }
         let mut text = self.read_source(environment).map_err(|error| match error {
             SecretError::Missing(source) => SecretError::MissingPassword(source),
             SecretError::Malformed(source) => SecretError::NotPassword(source),

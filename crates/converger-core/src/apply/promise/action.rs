@@ -5,7 +5,7 @@ use crate::action::{DiskGrowth, ExistingSnapshot, GuestClone, Migration, Migrati
 use crate::apply::birth::with_marks;
 use crate::apply::env_request::LiveConfig;
 use crate::apply::outcome::Evidence;
-use crate::guest::{NodeName, RunState};
+use crate::guest::{GuestIdentity, NodeName, RunState};
 use crate::observe::SnapshotTree;
 
 fn fact(key: &str, text: &str) -> Evidence {
@@ -105,5 +105,16 @@ pub(super) fn check_clone(clone: &GuestClone, config: &LiveConfig) -> PromiseChe
     if clone.name.as_str() != &*config.name || config.template || config.identity == clone.source.identity {
         return PromiseCheck::NotKept(seen);
     }
+    if !has_creation_time_of(&clone.source.identity, &config.identity) {
+        return PromiseCheck::NotKept(seen.with("creation_time", "not that of the source"));
+    }
     PromiseCheck::Kept(seen)
+}
+
+/// Whether a guest has the creation time of this source. Proxmox copies it to clones, so a guest with another one took the id.
+fn has_creation_time_of(source: &GuestIdentity, found: &GuestIdentity) -> bool {
+    match (source, found) {
+        (GuestIdentity::Qemu { ctime: Some(copied), .. }, GuestIdentity::Qemu { ctime, .. }) => *ctime == Some(*copied),
+        _ => true,
+    }
 }
