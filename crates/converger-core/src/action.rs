@@ -97,7 +97,7 @@ pub enum Risk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeClass {
-    /// Nothing is interrupted, and the step can be undone.
+    /// Nothing is interrupted, and nothing that exists is changed for good.
     Benign,
     /// Something is interrupted, or the step cannot be undone.
     Disruptive,

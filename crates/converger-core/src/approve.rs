@@ -61,7 +61,7 @@ pub enum Confirmation {
 }
 
 /// An approval whose signature was checked. Nothing outside the core can make one yet: signatures come with a later version, and until
-/// then only tests and the simulation have them.
+/// then only tests and the simulation have them. The core makes one from evidence to check an earlier decision again, never to apply.
 ///
 /// ```compile_fail,E0451
 /// use converger_core::{approve::SignedApproval, artifact::Digest};

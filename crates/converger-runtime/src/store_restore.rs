@@ -34,7 +34,7 @@ use crate::state_check::{CheckedState, check_state};
 use crate::state_dir::{LockOutcome, StateDirectory, StateLocation, take_lock, unreadable_error};
 use crate::witness::{GivenUpLog, LockedWitness, check_separate, given_up_log};
 
-/// Where a store is prepared. What is in it was not completed by whoever was killed, and is never put in service.
+/// Where a store is prepared. A store in it is incomplete, and is never put in service.
 const PREPARING_DIRECTORY: &str = "restoring.part";
 
 /// What happens to a present store that cannot be read.

@@ -168,7 +168,7 @@ fn plan_writes_what_json_prints_and_names_its_digest() {
     assert_eq!(file, stdout(&printed));
     let plan: serde_json::Value = serde_json::from_str(&file).expect("JSON");
     let digest = plan["proposal"].as_str().expect("a digest");
-    assert_eq!(stderr(&written), format!("wrote plan.json ({digest})\n"));
+    assert_eq!(stderr(&written), format!("wrote plan.json (digest {digest})\n"));
     assert_eq!(stderr(&printed), "");
     assert!(stdout(&written).contains("100 lxc dns"), "{}", stdout(&written));
     assert_eq!(file_names(directory.path()), ["current.json", "desired.yaml", "plan.json"], "nothing is left beside it");

@@ -1,4 +1,4 @@
-//! Parameters of the changes that only a request makes: snapshots, disk growth, migration and clones.
+//! Parameters of the changes beyond config and run-state: snapshots, disk growth, migration and clones.
 //!
 //! Each names the second objects that it depends on (the snapshot with its time, the volume, the node, the source of a clone), so that a
 //! proposal binds them and a check right before sending can compare them. Members are sorted by name, as in every artifact.

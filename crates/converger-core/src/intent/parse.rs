@@ -374,9 +374,8 @@ impl<'p> ParameterReader<'p> {
         let kind = self.target.kind;
         let mut config = Map::new();
         for (name, text) in self.parameters {
-            match Field::from_word(name).filter(|field| managed_fields(kind).any(|own| own == *field)) {
-                Some(field) => drop(config.insert((*name).to_owned(), declared_value(field, text))),
-                None => {}
+            if let Some(field) = Field::from_word(name).filter(|field| managed_fields(kind).any(|own| own == *field)) {
+                config.insert((*name).to_owned(), declared_value(field, text));
             }
         }
         self.read_unset_keys(&mut config);

@@ -62,6 +62,6 @@ fn the_start_of_a_digest_confirms_nothing() {
         assert!(errors.contains("help: `converger plan desired.yaml` prints the full digest"), "{errors}");
     }
     let (_, _, wrote) = run(&fixture, &["plan", "desired.yaml"]);
-    assert!(wrote.contains(&format!("wrote plan.json ({digest})")), "{wrote}");
+    assert!(wrote.contains(&format!("wrote plan.json (digest {digest})")), "{wrote}");
     assert_eq!(fixture.take_sent(), Vec::<String>::new());
 }

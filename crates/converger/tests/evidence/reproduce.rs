@@ -148,17 +148,18 @@ fn reproduce_names_the_run_when_several_made_the_plan() {
     let plan = random_decision(1).plan.to_string();
     let output = run_elsewhere(directory.path(), &state, &["reproduce", &plan]);
     assert_eq!(output.code, Some(0), "{output:?}");
-    for expected in
-        ["run-7 in lab", "2 earlier runs made the same plan, the last of them run-6; this is the newest: name a run for another one"]
-    {
+    for expected in [
+        "run-7 in lab",
+        "2 other runs made a plan with the same body, the last of them run-6; their judgements may differ: name a run to see it",
+    ] {
         assert!(output.out.contains(expected), "`{expected}`: {output:?}");
     }
     let again = parse_output(&run_elsewhere(directory.path(), &state, &["reproduce", &plan, "--json"]));
     assert_eq!((&again["run"], &again["also"]), (&"run-7".into(), &serde_json::json!(["run-5", "run-6"])), "{again}");
     let named = run_elsewhere(directory.path(), &state, &["reproduce", "run-6"]);
-    assert!(named.out.contains("run-6 in lab") && !named.out.contains("made the same plan"), "{named:?}");
+    assert!(named.out.contains("run-6 in lab") && !named.out.contains("a plan with the same body"), "{named:?}");
     let explained = run_elsewhere(directory.path(), &state, &["explain", &plan]);
-    assert!(explained.out.contains("2 earlier runs made the same plan"), "{explained:?}");
+    assert!(explained.out.contains("2 other runs made a plan with the same body"), "{explained:?}");
 }
 
 #[test]

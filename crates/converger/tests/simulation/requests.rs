@@ -175,6 +175,11 @@ fn complete_guest(guest: &mut GuestSpec, storage: &str) {
     let (vmid, format) = (guest.vmid, if is_qemu { "qcow2" } else { "raw" });
     let disk = format!("{storage}:{vmid}/vm-{vmid}-disk-0.{format},size=8G");
     guest.config.insert(disk_key(is_qemu).to_owned(), ScalarSpec::Text(disk));
+    if !is_qemu {
+        // Without a network device, nothing tells a clone of the container from another one under its id, and it gets no further step.
+        let card = format!("name=eth0,bridge={},hwaddr=BC:24:11:00:08:{:02X},type=veth", provisioning::NEW_BRIDGE, vmid % 256);
+        guest.config.insert("net0".to_owned(), ScalarSpec::Text(card));
+    }
 }
 
 /// The request of a saga, and whether its guest runs.

@@ -1,4 +1,4 @@
-//! Promises of the changes that only a request makes, and what a reading proves about them.
+//! Promises of the changes beyond config and run-state, and what a reading proves about them.
 
 use super::{PostChangeReading, PromiseCheck, check_run_state};
 use crate::action::{DiskGrowth, ExistingSnapshot, GuestClone, Migration, MigrationMode, NewSnapshot, SnapshotRollback};

@@ -1,4 +1,4 @@
-//! Changes that only a request makes: what each of them sends, what must be true of its second objects when it is sent, and what shows
+//! Changes beyond config and run-state: what each of them sends, what must be true of its second objects when it is sent, and what shows
 //! that it took effect.
 //!
 //! Judged by the truth of the world at the time of each reading. Must not use the checks and promises that it judges.

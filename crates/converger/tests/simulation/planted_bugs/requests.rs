@@ -1,4 +1,4 @@
-//! Planted bugs of the changes that only a request makes.
+//! Planted bugs of the changes beyond config and run-state.
 
 use converger_core::action::{Change, MigrationMode};
 use converger_core::apply::{EnvResponse, IdState, LiveConfig, Operation};

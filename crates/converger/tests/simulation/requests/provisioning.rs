@@ -13,7 +13,7 @@ use converger_core::intent::ActionTarget;
 
 /// The bridge of the template, which no node has, and the one that a new guest gets: it starts only if it is on this one.
 const OLD_BRIDGE: &str = "vmbr9";
-const NEW_BRIDGE: &str = "vmbr0";
+pub(super) const NEW_BRIDGE: &str = "vmbr0";
 /// The size that the disk of a new guest gets, as requested and as sent.
 const DISK_SIZE: (&str, &str) = ("10GiB", "10G");
 
