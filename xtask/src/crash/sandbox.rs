@@ -17,7 +17,7 @@ use super::process_run::{self, ProcessRun};
 use super::requests;
 use super::trace::{self, TraceMode};
 use crate::lab::{LabChild, LabTime};
-use crate::shell::{self, TaskError};
+use crate::shell::{self, TaskError, TaskResult};
 
 const WORLD_FILE: &str = "xtask/crash/world.yaml";
 /// The lab and the program must have one time: at a higher speed tasks look older than the intents of the operations that they belong to,
@@ -142,6 +142,9 @@ impl CrashSandbox {
         let mut last = (Vec::new(), None);
         let mut outputs = Vec::new();
         for round in 0..APPLY_ROUNDS_MAX {
+            if round > 0 {
+                wait_for_tasks(&lab)?;
+            }
             let before = requested_steps(&lab)?.len();
             let played = self.run_apply_again(actor, round, None, &lab)?;
             if round == 0 {
@@ -460,6 +463,22 @@ fn parse_reported_end(piece: &str) -> Option<StepEnd> {
     let end = end.split(' ').next().filter(|end| ["done", "failed", "held", "refused", "not-run"].contains(end))?;
     Some(StepEnd { step: CrashStep { vmid: vmid.parse().ok()?, change: (*change).to_owned() }, end: Some(end.to_owned()) })
 }
+
+/// Waits until no task runs, as a person does who reads that one still does. Otherwise all applies may fall into the time of one task.
+fn wait_for_tasks(lab: &LabChild) -> TaskResult {
+    let lists: Vec<String> = WORLD_NODES.iter().map(|node| format!("nodes/{node}/tasks?source=active")).collect();
+    for _ in 0..TASK_READINGS_MAX {
+        let is_running = |task: &Value| task["status"] == "RUNNING" || task["endtime"].is_null();
+        if !lab.read(&lists)?.iter().flat_map(|list| list.as_array().into_iter().flatten()).any(is_running) {
+            return Ok(());
+        }
+    }
+    // A task that hangs is for the next apply to report.
+    Ok(())
+}
+
+/// Each reading takes some milliseconds, and the longest task little more than a second.
+const TASK_READINGS_MAX: usize = 1_000;
 
 /// All modifying requests that the lab received.
 fn requested_steps(lab: &LabChild, actor: CrashActor) -> Result<Vec<CrashStep>, TaskError> {
