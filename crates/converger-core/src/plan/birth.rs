@@ -69,14 +69,11 @@ pub(super) fn continue_request(
     observation: &Scoped,
     rules: &Rules,
 ) -> Verdict {
-    if let Some(refusals) = guest::check_guest(guest, row, observation) {
-        return Verdict::Refused(refusals);
-    }
-    let mut changes = match remaining_changes(birth, request, row, state) {
+    let mut changes = match remaining_changes(birth, request, guest, (row, state), observation) {
         Ok(changes) => changes,
         Err(refusals) => return Verdict::Refused(refusals),
     };
-    // A guest that was started for its birth and is stopped now was stopped by somebody.
+    // A guest that was started once and is stopped now was stopped for a reason that this program does not know.
     if request.start && state == RunState::Stopped && !birth.started {
         changes.push(Change::Start);
     }
@@ -93,10 +90,7 @@ fn continue_birth(
     observation: &Scoped,
     rules: &Rules,
 ) -> Verdict {
-    if let Some(refusals) = guest::check_guest(guest, row, observation) {
-        return Verdict::Refused(refusals);
-    }
-    let changes = match remaining_changes(birth, request, row, state) {
+    let changes = match remaining_changes(birth, request, guest, (row, state), observation) {
         Ok(changes) => changes,
         Err(refusals) => return Verdict::Refused(refusals),
     };
@@ -118,8 +112,17 @@ fn settle_steps(steps: Vec<Step>, guest: &DesiredGuest, row: &ObservedGuest, rul
     if refusals.is_empty() { Verdict::Steps(steps) } else { Verdict::Refused(refusals) }
 }
 
-/// First configuration and growth, as far as they are not recorded as done.
-fn remaining_changes(birth: &Birth, request: &CloneRequest, row: &ObservedGuest, state: RunState) -> Derived {
+/// First configuration and growth, as far as they are not recorded as done, if the guest is the one that was made.
+fn remaining_changes(
+    birth: &Birth,
+    request: &CloneRequest,
+    guest: &DesiredGuest,
+    (row, state): (&ObservedGuest, RunState),
+    observation: &Scoped,
+) -> Derived {
+    if let Some(refusals) = guest::check_guest(guest, row, observation) {
+        return Err(refusals);
+    }
     let mut changes = Vec::new();
     if !birth.provisioned {
         // If another user started it, it would get most of its configuration only at its next start.

@@ -491,7 +491,7 @@ fn g13_a_request_that_was_cut_off_continues_with_its_own_guest_only() {
     assert_eq!(outcome(&world, PROVISION), ["start"]);
     world.guest_mut(120)["status"] = json!("running");
     assert_eq!(outcome(&world, PROVISION), ["converged"]);
-    // It was complete and running once, and somebody stopped it.
+    // It was complete and running once, and was stopped afterwards.
     let births: Vec<Birth> = world.rules.births().iter().map(|birth| Birth { grown: true, started: true, ..birth.clone() }).collect();
     world.rules = Rules::default().with_births(births);
     world.guest_mut(120)["status"] = json!("stopped");

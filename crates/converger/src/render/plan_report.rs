@@ -173,7 +173,7 @@ fn render_needs(judged: &Judged) -> String {
     described.collect()
 }
 
-/// So many guests are listed by their ids.
+/// Up to this many guests are listed by their ids; more are counted.
 const NEEDING_SHOWN_MAX: usize = 10;
 
 /// The counts of a plan, without zeroes.

@@ -67,7 +67,7 @@ impl Oracle {
         self.require(is_complete, "L1", || format!("{} has nothing left to do, and its guest is {now:?}", request.key.as_str()));
     }
 
-    /// L2: a request is refused only for what somebody did to its source or to the new id.
+    /// L2: a request is refused only because its source or the guest with the new id was changed.
     pub(crate) fn check_clone_refusal(
         &mut self,
         request: &SimulatedRequest,
